@@ -1,0 +1,172 @@
+"""``draftwire-verifier``: serve a target, or show what one is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from ..protocol.errors import DraftwireError, InvalidParameterError
+from ..protocol.messages import Limits
+from .engine import Engine
+from .scheduler import RunAhead, Scheduler
+from .server import VerifierServer
+from .target import Target
+from .transformers_target import TransformersTarget
+
+__all__ = ["main"]
+
+PROGRAM = "draftwire-verifier"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit status: 0, 1 for a failure, 2 for wrong usage."""
+    parsed = _parser().parse_args(arguments)
+    logging.basicConfig(level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        return 130
+    except InvalidParameterError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    except DraftwireError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="The cloud half of Draftwire: verifies draft tokens.")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve a target model to edge clients")
+    serve.add_argument("model", metavar="MODEL", help="hub id, folder or GGUF file of the target")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    serve.add_argument("--port", type=_port, default=8300, help="port; 0 picks a free one (default %(default)s)")
+    _add_model_options(serve)
+    serve.add_argument("--max-streams", type=_positive, default=64, help="streams at once (default %(default)s)")
+    serve.add_argument("--max-context", type=_positive, help="tokens of one stream (default: the model's own)")
+    serve.add_argument(
+        "--run-ahead",
+        choices=[choice.value for choice in RunAhead],
+        default=RunAhead.AUTO.value,
+        help="advance streams whose drafts are late: by the client's policy (auto), always, never",
+    )
+    serve.set_defaults(run=_serve)
+
+    info = commands.add_parser("info", help="show versions and devices, or what a target is")
+    info.add_argument("model", metavar="MODEL", nargs="?", help="hub id, folder or GGUF file of a target")
+    _add_model_options(info)
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dtype",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        default="auto",
+        help="of the weights (default: the checkpoint's own)",
+    )
+    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda:0 (default %(default)s)")
+    parser.add_argument("--threads", type=_positive, help="CPU threads of the target (default: torch's choice)")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run Python code that the model's repository brings"
+    )
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _load(parsed: argparse.Namespace) -> Target:
+    return TransformersTarget.load(
+        parsed.model,
+        device=parsed.device,
+        dtype=parsed.dtype,
+        threads=parsed.threads,
+        trust_remote_code=parsed.trust_remote_code,
+    )
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    target = _load(parsed)
+    context = target.info.max_context
+    if parsed.max_context is not None and parsed.max_context > context:
+        raise InvalidParameterError("--max-context", f"is more than the model's own {context}")
+    limits = make_limits(target, max_streams=parsed.max_streams, max_context=parsed.max_context or context)
+    engine = Engine(target, limits=limits, scheduler=Scheduler(run_ahead=RunAhead(parsed.run_ahead)))
+    engine.start()
+    server = VerifierServer(engine, target, limits=limits)
+
+    def ready(port: int) -> None:
+        host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
+        print(f"serving {target.info.name} at ws://{host}:{port}", flush=True)
+
+    try:
+        asyncio.run(server.serve(parsed.host, parsed.port, ready=ready))
+    finally:
+        engine.stop()
+    return 0
+
+
+def make_limits(target: Target, *, max_streams: int, max_context: int) -> Limits:
+    """What clients are promised. A message is at most a whole context of ids, and room for the rest of OPEN."""
+    width = max(1, (target.info.vocabulary_size - 1).bit_length())
+    return Limits(
+        max_context=max_context,
+        max_streams=max_streams,
+        max_message_bytes=(max_context * width + 7) // 8 + 16 * 1024,
+        max_draft_tokens=64,
+        max_backlog=64,
+    )
+
+
+def _info(parsed: argparse.Namespace) -> int:
+    report: dict[str, object] = {"draftwire": metadata.version("draftwire"), "python": platform.python_version()}
+    report.update({name: metadata.version(name) for name in ("torch", "transformers", "aiohttp")})
+    report["devices"] = _devices()
+    if parsed.model is not None:
+        info = _load(parsed).info
+        report.update(
+            target=info.name,
+            vocabulary_size=info.vocabulary_size,
+            max_context=info.max_context,
+            eos_ids=list(info.eos_ids),
+            fingerprint=info.fingerprint.hex(),
+            dtype=info.dtype,
+            device=info.device,
+        )
+    if parsed.json:
+        print(json.dumps(report, indent=2))
+    else:
+        for name, value in report.items():
+            print(f"{name:>16}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    return 0
+
+
+def _devices() -> list[str]:
+    import torch  # the model has loaded it already, or nothing else here needs it
+
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

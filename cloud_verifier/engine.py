@@ -1,0 +1,356 @@
+"""The engine: one loop, in one thread, that advances every stream the target serves.
+
+    take what has arrived -> plan a step -> run the target -> commit -> tell the owners
+
+Streams without drafts advance by one token a step, as ordinary streaming would; valid drafts only make a step commit
+more. Other threads talk to the engine by posting to its inbox and hear from it through ``Owner.deliver``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..protocol.acceptance import verify_block
+from ..protocol.errors import (
+    BusyError,
+    DraftwireError,
+    ErrorCode,
+    InvalidParameterError,
+    NonFiniteLogitsError,
+    ProtocolError,
+    StreamError,
+    UnknownPrefixError,
+)
+from ..protocol.messages import Commit, Draft, EndReason, Error, Limits, Message, Open, Opened
+from .scheduler import Scheduler
+from .stream import Owner, VerifierStream, Work
+from .target import Target
+
+__all__ = ["Engine", "EngineCounters"]
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[Owner, int]
+Outbox = dict[Owner, list[Message]]
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Totals since the start; seconds are wall time of the engine's thread."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    target_seconds: float = 0.0
+    committed: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    run_ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """An ended stream whose KV cache is kept for a later stream that starts with the same tokens."""
+
+    slot: int
+    sequence: list[int]
+    cached: int
+
+
+class Engine:
+    """Runs a target for many streams.
+
+    Args:
+        target: used from the engine's thread alone.
+        limits: what clients were promised; streams beyond ``max_streams`` are refused as busy.
+        scheduler: decides who takes part in a step.
+    """
+
+    def __init__(self, target: Target, *, limits: Limits, scheduler: Scheduler | None = None) -> None:
+        self.limits = limits
+        self.counters = EngineCounters()
+        self._target = target
+        self._scheduler = scheduler or Scheduler()
+        self._streams: dict[Key, VerifierStream] = {}
+        self._retained: OrderedDict[Key, Retained] = OrderedDict()
+        self._slots = 0
+        self._inbox: deque[Callable[[Outbox], None]] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="draftwire-engine", daemon=True)
+
+    # --- from any thread ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the step in progress; open streams are told that the verifier shuts down."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def running(self) -> bool:
+        """Whether the engine's thread is alive."""
+        return self._thread.is_alive()
+
+    @property
+    def active_streams(self) -> int:
+        """Streams that are open now."""
+        return len(self._streams)
+
+    def open(self, owner: Owner, request: Open) -> None:
+        """Ask for a stream; the owner hears OPENED or ERROR."""
+        self._post(lambda outbox: self._open(owner, request, outbox))
+
+    def draft(self, owner: Owner, draft: Draft) -> None:
+        """Hand in draft tokens."""
+        arrived = time.monotonic()
+        self._post(lambda outbox: self._draft(owner, draft, arrived, outbox))
+
+    def cancel(self, owner: Owner, stream: int) -> None:
+        """End a stream early; the owner hears END unless the stream has ended already."""
+        self._post(lambda outbox: self._cancel((owner, stream), outbox))
+
+    def fail(self, owner: Owner, error: Error) -> None:
+        """End a stream that broke the protocol; the owner has been told already."""
+        self._post(lambda _: self._close((owner, error.stream)))
+
+    def drop(self, owner: Owner) -> None:
+        """Forget everything of an owner that left; it hears nothing more."""
+        self._post(lambda _: self._drop(owner))
+
+    def _post(self, command: Callable[[Outbox], None]) -> None:
+        self._inbox.append(command)
+        self._wake.set()
+
+    # --- the loop -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            idle_until = self._step_safely()
+            if idle_until is not None and not self._inbox:
+                self._wake.wait(max(0.0, idle_until - time.monotonic()))
+        outbox: Outbox = {}
+        for key in list(self._streams):
+            self._fail(key, _error(key, ErrorCode.SHUTTING_DOWN, "the verifier is shutting down; open again"), outbox)
+        _deliver(outbox)
+
+    def _step_safely(self) -> float | None:
+        """A fault of the engine itself must not leave clients waiting: every stream is told, and the loop goes on."""
+        try:
+            return self.step()
+        except Exception:
+            logger.exception("engine step failed")
+            outbox: Outbox = {}
+            for key in list(self._streams):
+                self._fail(key, _error(key, ErrorCode.INTERNAL, "the verifier failed; open the stream again"), outbox)
+            _deliver(outbox)
+            return None
+
+    def step(self) -> float | None:
+        """Advance once. Returns until when there is nothing to do, or None when there may be more at once."""
+        outbox: Outbox = {}
+        while self._inbox:
+            self._inbox.popleft()(outbox)
+        started = time.monotonic()
+        plan = self._scheduler.plan(self._streams.values(), started)
+        if plan.work:
+            self._advance(plan.work, started, outbox)
+        _deliver(outbox)
+        if plan.work:
+            self.counters.steps += 1
+            self.counters.step_seconds += time.monotonic() - started
+            return None
+        return plan.wake_at if plan.wake_at is not None else started + 3600.0
+
+    def _advance(self, work: list[Work], started: float, outbox: Outbox) -> None:
+        try:
+            logits = self._target.step([share.block for share in work])
+        except Exception as error:  # whatever a model raises must not end the other streams
+            self._isolate(work, error, started, outbox)
+            return
+        ended = time.monotonic()
+        self.counters.target_seconds += ended - started
+        for share, rows in zip(work, logits, strict=True):
+            self._commit(share, rows, started, ended, outbox)
+
+    def _isolate(self, work: list[Work], error: Exception, started: float, outbox: Outbox) -> None:
+        """A batch failed: try its streams one by one, and fail only those that fail alone."""
+        for share in work:
+            self._target.rollback(share.stream.slot, share.block.start)
+        if len(work) > 1:
+            for share in work:
+                self._advance([share], started, outbox)
+            return
+        logger.exception("target step failed", exc_info=error)
+        stream = work[0].stream
+        key = (stream.owner, stream.request.stream)
+        self._fail(key, _error(key, ErrorCode.INTERNAL, "the target failed on this stream"), outbox)
+
+    def _commit(self, share: Work, rows: NDArray[np.float32], started: float, ended: float, outbox: Outbox) -> None:
+        stream = share.stream
+        stream.counters.target_passes += 1
+        if share.prefill:
+            stream.cached += len(share.block.tokens)
+            return
+        request = stream.request
+        try:
+            verdict = verify_block(
+                rows,
+                share.proposals,
+                params=request.params,
+                history=stream.history,
+                seed=request.seed,
+                position=len(stream.sequence),
+                stop_ids=request.stop_ids,
+                budget=stream.remaining,
+                withhold_bonus=stream.withholds_bonus(share.proposals),
+            )
+        except NonFiniteLogitsError as error:
+            key = (stream.owner, request.stream)
+            self._fail(key, Error.of(request.stream, error), outbox)
+            return
+        frame = stream.commit(verdict, share.proposals, started=started, ended=ended)
+        self._target.rollback(stream.slot, stream.cached)
+        self._count(verdict.accepted, share, frame)
+        outbox.setdefault(stream.owner, []).append(frame)
+        if stream.finished:
+            outbox[stream.owner].append(stream.end())
+            self._retire(stream)
+
+    def _count(self, accepted: int, share: Work, frame: Commit) -> None:
+        committed = frame.accepted + (frame.token is not None)
+        self.counters.committed += committed
+        self.counters.drafted += len(share.proposals)
+        self.counters.accepted += accepted
+        if share.stream.request.drafting and not share.proposals:
+            self.counters.run_ahead += committed
+
+    # --- commands, in the engine's thread -----------------------------------------------------------------------
+
+    def _open(self, owner: Owner, request: Open, outbox: Outbox) -> None:
+        key = (owner, request.stream)
+        try:
+            stream = self._admit(owner, request)
+        except DraftwireError as error:
+            outbox.setdefault(owner, []).append(Error.of(request.stream, error))
+            return
+        self._streams[key] = stream
+        outbox.setdefault(owner, []).append(Opened(stream=request.stream, cached=stream.cached))
+
+    def _admit(self, owner: Owner, request: Open) -> VerifierStream:
+        prefix = self._find_prefix(owner, request)
+        sequence = (prefix.sequence[: request.prefix.length] if prefix and request.prefix else []) + list(
+            request.token_ids
+        )
+        self._check(request, sequence)
+        if len(self._streams) >= self.limits.max_streams:
+            raise BusyError(
+                f"all {self.limits.max_streams} streams are in use; try again later",
+                code=ErrorCode.BUSY,
+                retry_after=1.0,
+            )
+        if prefix is None:
+            self._make_room()
+        self._slots += 1
+        slot, capacity, cached = self._slots, len(sequence) + request.max_tokens, 0
+        if prefix is not None and request.prefix is not None:
+            del self._retained[(owner, request.prefix.stream)]
+            cached = min(prefix.cached, request.prefix.length, len(sequence) - 1)
+            self._target.adopt(slot, prefix.slot, cached, capacity)
+        else:
+            self._target.open(slot, capacity)
+        return VerifierStream(
+            slot=slot, owner=owner, request=request, sequence=sequence, cached=cached, opened_at=time.monotonic()
+        )
+
+    def _find_prefix(self, owner: Owner, request: Open) -> Retained | None:
+        if request.prefix is None:
+            return None
+        found = self._retained.get((owner, request.prefix.stream))
+        if found is None or request.prefix.length > len(found.sequence):
+            raise UnknownPrefixError(
+                f"stream {request.prefix.stream} is no longer held; send the whole prompt",
+                code=ErrorCode.UNKNOWN_PREFIX,
+            )
+        return found
+
+    def _check(self, request: Open, sequence: list[int]) -> None:
+        needed = len(sequence) + request.max_tokens
+        if needed > self.limits.max_context:
+            raise StreamError(
+                f"prompt of {len(sequence)} tokens and max_tokens {request.max_tokens} exceed "
+                f"the context of {self.limits.max_context}; shorten one",
+                code=ErrorCode.PROMPT_TOO_LONG,
+            )
+        vocabulary_size = self._target.info.vocabulary_size
+        named = {"logit_bias": [token for token, _ in request.params.logit_bias], "stop_ids": request.stop_ids}
+        for field, tokens in named.items():
+            if any(token >= vocabulary_size for token in tokens):
+                raise InvalidParameterError(field, f"names token {max(tokens)}; ids end at {vocabulary_size - 1}")
+
+    def _make_room(self) -> None:
+        """Ended streams are kept only in slots that no open stream needs."""
+        while self._retained and len(self._streams) + len(self._retained) >= self.limits.max_streams:
+            _, oldest = self._retained.popitem(last=False)
+            self._target.close(oldest.slot)
+
+    def _draft(self, owner: Owner, draft: Draft, arrived: float, outbox: Outbox) -> None:
+        key = (owner, draft.stream)
+        stream = self._streams.get(key)
+        if stream is None:  # it has ended, and END crossed this draft
+            return
+        try:
+            stream.take_draft(draft, now=arrived, max_backlog=self.limits.max_backlog)
+        except ProtocolError as error:
+            self._fail(key, Error.of(draft.stream, error), outbox)
+
+    def _cancel(self, key: Key, outbox: Outbox) -> None:
+        stream = self._streams.get(key)
+        if stream is not None:
+            outbox.setdefault(key[0], []).append(stream.end(EndReason.CANCELLED))
+            self._retire(stream)
+
+    def _retire(self, stream: VerifierStream) -> None:
+        key = (stream.owner, stream.request.stream)
+        if stream.request.retain:
+            del self._streams[key]
+            self._retained[key] = Retained(stream.slot, stream.sequence, stream.cached)
+        else:
+            self._close(key)
+
+    def _fail(self, key: Key, error: Error, outbox: Outbox) -> None:
+        outbox.setdefault(key[0], []).append(error)
+        self._close(key)
+
+    def _close(self, key: Key) -> None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            self._target.close(stream.slot)
+
+    def _drop(self, owner: Owner) -> None:
+        for key in [key for key in self._streams if key[0] is owner]:
+            self._close(key)
+        for key in [key for key in self._retained if key[0] is owner]:
+            self._target.close(self._retained.pop(key).slot)
+
+
+def _deliver(outbox: Outbox) -> None:
+    for owner, messages in outbox.items():
+        owner.deliver(messages)
+
+
+def _error(key: Key, code: ErrorCode, message: str) -> Error:
+    return Error.of(key[1], message, code=code)
