@@ -1,0 +1,26 @@
+"""The edge SDK: generate with a verifier in the cloud, guessed ahead by a draft on this device."""
+
+from __future__ import annotations
+
+from .client import AsyncEdgeClient, Status
+from .drafter import Drafter
+from .events import Degraded, Event, Finished, Result, RoundCompleted, TextDelta
+from .stats import Stats
+from .stream import AsyncStream
+from .sync_client import EdgeClient, Stream
+
+__all__ = [
+    "AsyncEdgeClient",
+    "AsyncStream",
+    "Degraded",
+    "Drafter",
+    "EdgeClient",
+    "Event",
+    "Finished",
+    "Result",
+    "RoundCompleted",
+    "Stats",
+    "Status",
+    "Stream",
+    "TextDelta",
+]

@@ -1,0 +1,99 @@
+"""Continuous drafting: keep the path ahead of what is committed, and send it as it grows.
+
+Drafting goes on while verification is in flight. A commit that arrives during a drafting step is applied at once by
+the stream; the step's proposal is then kept if its path survived, and dropped if not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from ..protocol.clock import clock_now
+from ..protocol.errors import ConnectionLostError, DraftwireError
+from ..protocol.messages import Draft
+from .device import Device
+from .drafter import Drafter
+from .generation import Generation
+from .proposer import Proposer
+from .stats import Stats
+
+__all__ = ["DraftLoop"]
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.2
+
+
+class DraftLoop:
+    """Drafts for one stream until it ends.
+
+    Args:
+        send: sends a DRAFT frame and returns its bytes.
+        paused: asked before each step; while it says yes nothing is drafted (battery, heat).
+        degraded: told why drafting has ended early.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        generation: Generation,
+        proposer: Proposer,
+        stats: Stats,
+        *,
+        send: Callable[[Draft], Awaitable[int]],
+        paused: Callable[[], bool],
+        degraded: Callable[[str], None],
+    ) -> None:
+        self._device = device
+        self._generation = generation
+        self._proposer = proposer
+        self._stats = stats
+        self._send = send
+        self._paused = paused
+        self._degraded = degraded
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something was committed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Draft until cancelled. A fault of the draft ends drafting, never the generation."""
+        try:
+            async with self._device.lease() as drafter:
+                await self._device.read(drafter, self._generation.context())
+                while True:
+                    await self._step(drafter)
+        except ConnectionLostError:  # the stream hears of it as well
+            return
+        except DraftwireError as error:
+            self._degraded(str(error))
+        except Exception as error:
+            logger.exception("drafting failed")
+            self._degraded(f"drafting failed: {type(error).__name__}")
+
+    async def _step(self, drafter: Drafter) -> None:
+        generation = self._generation
+        if not generation.wants_proposal():
+            await self._changed.wait()
+            self._changed.clear()
+            return
+        if self._paused():
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return
+        path = generation.path
+        drafted = await self._device.draft(drafter, generation.context(), self._proposer)
+        self._stats.draft_steps += 1
+        self._stats.draft_seconds += drafted.seconds
+        self._stats.draft_cpu_seconds += drafted.cpu_seconds
+        if generation.add(path, drafted.proposal, drafted.confidence):
+            await self._transmit()
+
+    async def _transmit(self) -> None:
+        frame = self._generation.take_frame(sent_at=clock_now(time.monotonic()))
+        if frame is not None:
+            self._stats.bytes_up += await self._send(frame)
+            self._stats.sent_tokens += len(frame.token_ids)

@@ -1,0 +1,64 @@
+"""What happens during a generation, as typed events, and its final result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .stats import Stats
+
+__all__ = ["Degraded", "Event", "FinishReason", "Finished", "Result", "RoundCompleted", "TextDelta"]
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """More text. ``text`` never holds half a character; ``guessed`` says whether the device had guessed its tokens."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    guessed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCompleted:
+    """The verifier committed ``token_ids``; ``accepted`` of them were draft tokens.
+
+    ``rtt`` is the round trip in seconds without queueing and compute, None where the commit answered no draft.
+    """
+
+    token_ids: tuple[int, ...]
+    accepted: int
+    rtt: float | None
+    queued: float
+    computed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degraded:
+    """The generation goes on, but without the draft; ``reason`` is one line for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished generation. ``token_ids`` are the answer's, a final end-of-sequence id included."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    seed: int
+    prompt_tokens: int
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The last event."""
+
+    result: Result
+
+
+Event: TypeAlias = TextDelta | RoundCompleted | Degraded | Finished

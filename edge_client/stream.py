@@ -1,0 +1,302 @@
+"""One generation: opens a stream, applies commits, drafts beside it, and turns tokens into events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from ..protocol.clock import CLOCK_UNIT, clock_now, rtt_seconds
+from ..protocol.errors import DraftwireError, UnknownPrefixError, VerifierError
+from ..protocol.messages import Cancel, Commit, Draft, End, EndReason, Error, Open, Opened, Prefix
+from .connection import Channel, VerifierConnection, stream_error
+from .detokenizer import IncrementalDetokenizer
+from .device import Device
+from .draft_loop import DraftLoop
+from .events import Degraded, Event, Finished, FinishReason, Result, RoundCompleted, TextDelta
+from .generation import Committed, Generation
+from .options import GenerationOptions
+from .prompt import Vocabulary
+from .proposer import Proposer
+from .stats import Stats
+
+__all__ = ["AsyncStream", "Setup"]
+
+_REASONS: dict[EndReason, FinishReason] = {
+    EndReason.STOP: "stop",
+    EndReason.LENGTH: "length",
+    EndReason.CANCELLED: "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the client has ready for a stream.
+
+    ``prefix`` names an earlier stream on the connection, and how many of its tokens the prompt starts with.
+    ``device`` is None for a cloud-only stream; ``degraded`` says why, where a draft was asked for.
+    """
+
+    connection: VerifierConnection
+    vocabulary: Vocabulary
+    prompt_ids: list[int]
+    prefix: Prefix | None
+    retain: bool
+    device: Device | None
+    degraded: str | None
+    paused: Callable[[], bool]
+    finished: Callable[[int, list[int]], None]
+
+
+class AsyncStream:
+    """A generation in progress; an async context manager that yields events.
+
+    Iterate it for :data:`~.events.Event`, or :attr:`text_stream` for text alone; or just await
+    :meth:`get_final_result`. Leaving the block early cancels the generation at the verifier.
+    """
+
+    def __init__(self, prepare: Callable[[], AsyncIterator[Setup]], options: GenerationOptions) -> None:
+        self._prepare = prepare
+        self._options = options
+        self._seed = options.chosen_seed()
+        self._stats = Stats()
+        self._events: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._started = 0.0
+        self._pieces: list[str] = []
+        self._generation: Generation | None = None
+        self._result: Result | None = None
+        self._failure: BaseException | None = None
+
+    # --- for the caller -----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._started = time.monotonic()
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop the generation; fine when it has ended already."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._iterate()
+
+    @property
+    def text_stream(self) -> AsyncIterator[str]:
+        """The answer's text as it grows."""
+        return self._iterate_text()
+
+    @property
+    def seed(self) -> int:
+        """The seed in use."""
+        return self._seed
+
+    async def get_final_result(self) -> Result:
+        """The result, once the generation has ended; raises what it failed with."""
+        async for _ in self:
+            pass
+        if self._result is None:
+            raise VerifierError("the generation was stopped before its end")
+        return self._result
+
+    def partial_result(self) -> Result:
+        """What was committed so far; after a failure, everything that was committed before it."""
+        return self._make_result("cancelled")
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    async def _iterate(self) -> AsyncIterator[Event]:
+        if self._task is None:
+            raise VerifierError("the stream has not started; use it as 'async with client.stream(...) as stream'")
+        while self._result is None or not self._events.empty():
+            if self._failure is not None and self._events.empty():
+                raise self._failure
+            if self._task.done() and self._events.empty():
+                return
+            item = await self._events.get()
+            if isinstance(item, BaseException):
+                self._failure = item
+                raise item
+            yield item
+            if isinstance(item, Finished):
+                return
+
+    async def _iterate_text(self) -> AsyncIterator[str]:
+        async for event in self:
+            if isinstance(event, TextDelta) and event.text:
+                yield event.text
+
+    # --- the generation -----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            async for setup in self._prepare():
+                if await self._attempt(setup):
+                    return
+        except asyncio.CancelledError:
+            self._events.put_nowait(VerifierError("the generation was stopped before its end"))
+            raise
+        except Exception as error:
+            self._events.put_nowait(error)
+
+    async def _attempt(self, setup: Setup) -> bool:
+        """Generate. False when the verifier no longer holds the prefix, so that the whole prompt must be sent."""
+        budget = self._options.budget(
+            prompt_tokens=len(setup.prompt_ids), max_context=setup.connection.welcome.limits.max_context
+        )
+        stop_ids = () if self._options.ignore_eos else setup.connection.welcome.eos_ids
+        channel = await setup.connection.open_stream(lambda stream: self._open(setup, stream, budget, stop_ids))
+        generation = self._generation = Generation(
+            stream=channel.stream,
+            prompt_ids=setup.prompt_ids,
+            max_tokens=budget,
+            stop_ids=stop_ids,
+            look_ahead=min(self._options.look_ahead, setup.connection.welcome.limits.max_backlog),
+        )
+        if setup.degraded is not None:
+            self._events.put_nowait(Degraded(reason=setup.degraded))
+        loop = self._draft_loop(setup, channel, generation)
+        drafting = asyncio.create_task(loop.run()) if loop is not None else None
+        try:
+            await self._follow(setup, channel, generation, loop)
+        except UnknownPrefixError:
+            if setup.prefix is None:
+                raise
+            return False
+        finally:
+            if drafting is not None:
+                drafting.cancel()
+                await asyncio.wait([drafting])
+            channel.close()
+        return True
+
+    def _open(self, setup: Setup, stream: int, budget: int, stop_ids: tuple[int, ...]) -> Open:
+        skipped = setup.prefix.length if setup.prefix is not None else 0
+        return Open(
+            stream=stream,
+            token_ids=tuple(setup.prompt_ids[skipped:]),
+            prompt_length=len(setup.prompt_ids),
+            params=self._options.sampling,
+            max_tokens=budget,
+            seed=self._seed,
+            policy=self._options.wire_policy,
+            stop_ids=stop_ids,
+            prefix=setup.prefix,
+            drafting=setup.device is not None and self._options.look_ahead > 0,
+            retain=setup.retain,
+        )
+
+    def _draft_loop(self, setup: Setup, channel: Channel, generation: Generation) -> DraftLoop | None:
+        if setup.device is None or self._options.look_ahead == 0:
+            return None
+
+        async def send(frame: Draft) -> int:
+            return await channel.send(frame)
+
+        return DraftLoop(
+            setup.device,
+            generation,
+            Proposer(self._options.sampling, seed=self._seed, prompt_length=generation.prompt_length),
+            self._stats,
+            send=send,
+            paused=setup.paused,
+            degraded=lambda reason: self._events.put_nowait(Degraded(reason=reason)),
+        )
+
+    async def _follow(self, setup: Setup, channel: Channel, generation: Generation, loop: DraftLoop | None) -> None:
+        """Apply what the verifier says until END."""
+        text = IncrementalDetokenizer(setup.vocabulary.tokenizer, setup.prompt_ids)
+        try:
+            while True:
+                message, size = await channel.receive()
+                self._stats.bytes_down += size
+                match message:
+                    case Opened():
+                        continue
+                    case Commit():
+                        committed = generation.apply(message)
+                        if loop is not None:
+                            loop.wake()
+                        self._record(message, committed)
+                        self._emit(committed, text)
+                    case Error():
+                        raise stream_error(message)
+                    case End():
+                        setup.finished(channel.stream, generation.sequence)
+                        self._finish(message, text)
+                        return
+        except BaseException:
+            with contextlib.suppress(DraftwireError):
+                await channel.send(Cancel(stream=channel.stream))
+            raise
+
+    def _record(self, commit: Commit, committed: Committed) -> None:
+        stats, now = self._stats, time.monotonic()
+        if stats.ttft_seconds is None:
+            stats.ttft_seconds = now - self._started
+        stats.rounds += 1
+        stats.committed += len(committed.token_ids)
+        stats.agreed += sum(committed.guessed)
+        stats.count_accepted(commit.accepted)
+        stats.total_seconds = now - self._started
+        queued, computed = commit.queued * CLOCK_UNIT, commit.computed * CLOCK_UNIT
+        stats.queued_seconds += queued
+        stats.target_seconds += computed
+        rtt = None
+        if commit.echo is not None:
+            rtt = rtt_seconds(clock_now(now), commit.echo, commit.queued, commit.computed)
+            stats.rtt_seconds.append(rtt)
+        self._events.put_nowait(
+            RoundCompleted(
+                token_ids=committed.token_ids, accepted=commit.accepted, rtt=rtt, queued=queued, computed=computed
+            )
+        )
+
+    def _emit(self, committed: Committed, text: IncrementalDetokenizer) -> None:
+        """One TextDelta for each run of tokens that the device had or had not guessed."""
+        start, count = 0, len(committed.token_ids)
+        for end in range(1, count + 1):
+            if end == count or committed.guessed[end] != committed.guessed[start]:
+                tokens = committed.token_ids[start:end]
+                self._put_text(text.push(tokens), tokens, committed.guessed[start])
+                start = end
+
+    def _put_text(self, text: str, tokens: tuple[int, ...], guessed: bool) -> None:
+        self._pieces.append(text)
+        self._events.put_nowait(TextDelta(text=text, token_ids=tokens, guessed=guessed))
+
+    def _finish(self, end: End, text: IncrementalDetokenizer) -> None:
+        rest = text.finish()
+        if rest:
+            self._put_text(rest, (), False)
+        stats = self._stats
+        stats.drafted, stats.run_ahead = end.drafted_tokens, end.run_ahead_tokens
+        stats.accepted, stats.target_passes = end.accepted_tokens, end.target_passes
+        stats.paths = self._generation.paths if self._generation is not None else 0
+        stats.total_seconds = time.monotonic() - self._started
+        self._result = self._make_result(_REASONS[end.reason])
+        self._events.put_nowait(Finished(result=self._result))
+
+    def _make_result(self, reason: FinishReason) -> Result:
+        generation = self._generation
+        return Result(
+            text="".join(self._pieces),
+            token_ids=generation.answer if generation is not None else (),
+            finish_reason=reason,
+            seed=self._seed,
+            prompt_tokens=generation.prompt_length if generation is not None else 0,
+            stats=self._stats,
+        )

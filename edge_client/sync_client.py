@@ -1,0 +1,152 @@
+"""EdgeClient: the same SDK without asyncio. It drives :class:`~.client.AsyncEdgeClient` on a loop thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ..protocol.errors import InvalidParameterError
+from .client import AsyncEdgeClient, Status
+from .events import Event, Result, TextDelta
+from .prompt import Prompt
+from .stream import AsyncStream
+
+__all__ = ["EdgeClient", "Stream"]
+
+T = TypeVar("T")
+
+
+class EdgeClient:
+    """Generates with a verifier, guessed ahead by a draft on this device.
+
+    Takes what :class:`~.client.AsyncEdgeClient` takes. Safe to use from several threads; each call blocks its own.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="draftwire-edge", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._client = self._run(_construct(url, options))
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def generate(self, prompt: Prompt, **options: Any) -> Result:
+        """Generate to the end; see :meth:`.client.AsyncEdgeClient.stream` for the arguments."""
+        return self._run(self._client.generate(prompt, **options))
+
+    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+        """A generation as a context manager: ``with client.stream(prompt) as stream``."""
+        return Stream(self, self._client.stream(prompt, **options))
+
+    def wait_for_draft(self) -> Status:
+        """Wait until the draft is loaded, or known to be unusable."""
+        return self._run(self._client.wait_for_draft())
+
+    def ping(self) -> float:
+        """One round trip to the verifier, in seconds."""
+        return self._run(self._client.ping())
+
+    @property
+    def status(self) -> Status:
+        """Whether the draft is in use, and if not, why."""
+        return self._client.status
+
+    def close(self) -> None:
+        """Close the connection and free the draft; fine when it is closed already."""
+        if not self._closed:
+            try:
+                self._run(self._client.close())
+            finally:
+                self._closed = True
+                self._stop_loop()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop thread; an interrupted caller cancels it."""
+        if self._closed:
+            work.close()
+            raise InvalidParameterError("client", "is closed; make a new one")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise InvalidParameterError("client", "must not be called from its own loop thread")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop_loop(self) -> None:
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Stream:
+    """A generation in progress; iterate it for events, or :attr:`text_stream` for text."""
+
+    def __init__(self, client: EdgeClient, stream: AsyncStream) -> None:
+        self._client = client
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        self._client._run(self._stream.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the generation; fine when it has ended already."""
+        self._client._run(self._stream.close())
+
+    def __iter__(self) -> Iterator[Event]:
+        events = self._stream.__aiter__()
+        while True:
+            try:
+                yield self._client._run(_next(events))
+            except StopAsyncIteration:
+                return
+
+    @property
+    def text_stream(self) -> Iterator[str]:
+        """The answer's text as it grows."""
+        return (event.text for event in self if isinstance(event, TextDelta) and event.text)
+
+    @property
+    def seed(self) -> int:
+        """The seed in use."""
+        return self._stream.seed
+
+    def get_final_result(self) -> Result:
+        """The result, once the generation has ended; raises what it failed with."""
+        return self._client._run(self._stream.get_final_result())
+
+    def partial_result(self) -> Result:
+        """What was committed so far; after a failure, everything that was committed before it."""
+        return self._stream.partial_result()
+
+
+async def _construct(url: str, options: dict[str, Any]) -> AsyncEdgeClient:
+    return AsyncEdgeClient(url, **options)
+
+
+async def _next(events: Any) -> Event:
+    event: Event = await events.__anext__()
+    return event

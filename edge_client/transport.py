@@ -1,0 +1,171 @@
+"""The door to the network: the only file that imports websockets."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
+from websockets.typing import Subprotocol
+
+from ..protocol.codes import SUBPROTOCOL
+from ..protocol.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    InvalidParameterError,
+    VerifierRefusedError,
+    VerifierUnreachableError,
+    VersionMismatchError,
+)
+
+__all__ = ["Transport", "frame_bytes", "http_url", "websocket_url"]
+
+VERIFY_PATH = "/v1/verify"
+_SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+_MAX_MESSAGE = 1 << 20
+_PING_INTERVAL = 20.0
+
+
+def websocket_url(url: str) -> str:
+    """The verifier's WebSocket address: ``http(s)`` is taken for ``ws(s)``, and a bare host gets ``/v1/verify``.
+
+    Raises:
+        InvalidParameterError: it is no such address.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"ws://{url}")
+        valid = parts.scheme in _SCHEMES and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InvalidParameterError("url", f"must look like ws://host:port or wss://host, not {url!r}")
+    if parts.username or parts.password:
+        raise InvalidParameterError("url", "must not carry a password; give an API key instead")
+    path = parts.path if parts.path not in ("", "/") else VERIFY_PATH
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def http_url(url: str, path: str) -> str:
+    """The address of a plain HTTP resource of the same verifier."""
+    parts = urlsplit(websocket_url(url))
+    return urlunsplit(({"ws": "http", "wss": "https"}[parts.scheme], parts.netloc, path, "", ""))
+
+
+def frame_bytes(payload: int, *, masked: bool) -> int:
+    """Bytes of a WebSocket frame (RFC 6455) with ``payload`` bytes; frames of clients are masked."""
+    extended = 0 if payload < 126 else 2 if payload < 1 << 16 else 8
+    return 2 + extended + (4 if masked else 0) + payload
+
+
+class Transport:
+    """One WebSocket connection to a verifier, in bytes."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    @classmethod
+    async def connect(cls, url: str, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0) -> Self:
+        """Open a connection.
+
+        Args:
+            url: see :func:`websocket_url`.
+            headers: sent with the handshake, such as Authorization.
+            timeout: seconds for the whole handshake.
+
+        Raises:
+            VerifierUnreachableError: nothing answers there.
+            AuthenticationError: the API key is not accepted.
+            VerifierRefusedError: something answers, and says no.
+            VersionMismatchError: it does not speak this subprotocol.
+        """
+        address = websocket_url(url)
+        try:
+            socket = await connect(
+                address,
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                additional_headers=dict(headers or {}),
+                compression=None,
+                open_timeout=timeout,
+                ping_interval=_PING_INTERVAL,
+                ping_timeout=_PING_INTERVAL,
+                close_timeout=2.0,
+                max_size=_MAX_MESSAGE,
+                user_agent_header="draftwire",
+                proxy=None,
+            )
+        except InvalidURI as error:
+            raise InvalidParameterError("url", f"must look like ws://host:port, not {url!r}") from error
+        except InvalidStatus as error:
+            raise _refusal(url, error.response.status_code, bytes(error.response.body or b"")) from error
+        except ssl.SSLError as error:
+            problem = error.reason or str(error)
+            raise VerifierRefusedError(f"TLS with {url} failed: {problem}; check its certificate") from error
+        except TimeoutError as error:
+            raise VerifierUnreachableError(f"the verifier at {url} did not answer within {timeout:g} s") from error
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise VerifierUnreachableError(f"no verifier at {url}: {problem}; check the address") from error
+        except (InvalidHandshake, WebSocketException, EOFError) as error:
+            raise VerifierRefusedError(f"{url} is not a verifier: {error}; check the address") from error
+        if socket.subprotocol != SUBPROTOCOL:
+            await socket.close()
+            raise VersionMismatchError(f"{url} does not speak {SUBPROTOCOL}; update the older end")
+        return cls(socket)
+
+    async def send(self, data: bytes) -> None:
+        """Send one binary message; ConnectionLostError when the connection is gone."""
+        try:
+            await self._socket.send(data)
+        except (ConnectionClosed, OSError) as error:
+            raise _lost(error) from error
+
+    async def receive(self) -> bytes | str:
+        """The next message; ConnectionLostError when the connection is gone."""
+        try:
+            return await self._socket.recv()
+        except (ConnectionClosed, OSError) as error:
+            raise _lost(error) from error
+
+    async def ping(self) -> float:
+        """One round trip of a WebSocket ping, in seconds."""
+        try:
+            return await (await self._socket.ping())
+        except (ConnectionClosed, OSError) as error:
+            raise _lost(error) from error
+
+    async def close(self) -> None:
+        """Close the connection; fine when it is closed already."""
+        await self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _refusal(url: str, status: int, body: bytes) -> VerifierRefusedError | VersionMismatchError:
+    if status in (401, 403):
+        return AuthenticationError(f"the verifier at {url} does not accept the API key; check it")
+    if status == 400 and b"subprotocol" in body:
+        return VersionMismatchError(f"the verifier at {url} does not speak {SUBPROTOCOL}; update the older end")
+    if status == 404:
+        return VerifierRefusedError(f"{url} is not a verifier (404); check host, port and path")
+    if status == 503:
+        return VerifierRefusedError(f"the verifier at {url} is not ready (503); try again soon")
+    return VerifierRefusedError(f"{url} refused the connection with status {status}; check the address")
+
+
+def _lost(error: Exception) -> ConnectionLostError:
+    reason = "closed"
+    if isinstance(error, ConnectionClosed) and error.rcvd is not None:
+        reason = f"closed by the verifier ({error.rcvd.code} {error.rcvd.reason})".replace(" )", ")")
+    elif isinstance(error, ConnectionClosed):
+        reason = "broke off"
+    return ConnectionLostError(f"the connection {reason}; what was committed has been delivered, generate again")
