@@ -28,11 +28,11 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "temperature": (0.0, 100.0, "a number from 0 (greedy) to 100"),
     "top_p": (0.0, 1.0, "a number above 0 and at most 1 (1 is off)"),
     "min_p": (0.0, 1.0, "a number from 0 (off) to 1"),
-    "repetition_penalty": (0.0, 100.0, "a number above 0 and at most 100 (1 is off)"),
+    "repetition_penalty": (0.01, 100.0, "a number from 0.01 to 100 (1 is off)"),
     "presence_penalty": (-2.0, 2.0, "a number from -2 to 2 (0 is off)"),
     "frequency_penalty": (-2.0, 2.0, "a number from -2 to 2 (0 is off)"),
 }
-_ABOVE_ZERO = frozenset({"top_p", "repetition_penalty"})
+_ABOVE_ZERO = frozenset({"top_p"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,16 @@ class SamplingParams:
 
 
 def _real(name: str, value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value := _float(value)):
         raise InvalidParameterError(name, f"must be {what}, not {value!r}")
-    return float(value)
+    return value
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond the range of floats
+        return math.inf
 
 
 def _checked_biases(biases: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
