@@ -22,7 +22,7 @@ from ..protocol.errors import (
     VersionMismatchError,
 )
 from ..protocol.messages import Commit, End, Error, Hello, Message, Open, Opened, Welcome
-from ..protocol.session import Session
+from ..protocol.session import Session, StreamState
 from .transport import Transport, frame_bytes
 
 __all__ = ["Channel", "VerifierConnection", "stream_error"]
@@ -55,6 +55,11 @@ class Channel:
         self.stream = stream
         self._connection = connection
         self._received: asyncio.Queue[Received | DraftwireError] = asyncio.Queue()
+
+    @property
+    def live(self) -> bool:
+        """Whether the verifier has not ended the stream yet; it may have, though its END is still to be received."""
+        return self._connection.is_live(self.stream)
 
     async def send(self, message: Message) -> int:
         """Send a message of this stream. Returns the bytes of its frame."""
@@ -163,6 +168,10 @@ class VerifierConnection:
     async def ping(self) -> float:
         """One round trip in seconds."""
         return await self._transport.ping()
+
+    def is_live(self, stream: int) -> bool:
+        """Whether a stream has not ended."""
+        return self._session.stream_state(stream) is not StreamState.ENDED
 
     def forget(self, stream: int) -> None:
         """Drop a channel."""

@@ -204,7 +204,7 @@ class AsyncStream:
             return None
 
         async def send(frame: Draft) -> int:
-            return await channel.send(frame)
+            return await channel.send(frame) if channel.live else 0
 
         return DraftLoop(
             setup.device,
@@ -239,8 +239,9 @@ class AsyncStream:
                         self._finish(message, text)
                         return
         except BaseException:
-            with contextlib.suppress(DraftwireError):
-                await channel.send(Cancel(stream=channel.stream))
+            if channel.live:
+                with contextlib.suppress(DraftwireError):
+                    await channel.send(Cancel(stream=channel.stream))
             raise
 
     def _record(self, commit: Commit, committed: Committed) -> None:

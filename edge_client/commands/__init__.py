@@ -1,0 +1,1 @@
+"""The subcommands of ``draftwire``, one a file."""

@@ -1,0 +1,125 @@
+"""``draftwire doctor``: is everything in order between this device and the verifier, and how fast is each part?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import statistics
+from importlib import metadata
+from typing import Any
+
+from ...protocol.errors import DraftwireError
+from ..client import AsyncEdgeClient
+from .options import add_connection_options, api_key
+
+__all__ = ["register"]
+
+_PINGS = 5
+_TOKENS = 24
+_PROMPT = [{"role": "user", "content": "List the months of the year, one a line."}]
+_RAW_PROMPT = "The months of the year are January, February,"
+
+
+def register(commands: Any) -> None:
+    """Add the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "doctor", help="check versions, vocabulary, round trip and draft speed"
+    )
+    add_connection_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    report: dict[str, object] = {"versions": _versions(), "problems": []}
+    try:
+        asyncio.run(_examine(parsed, report))
+    finally:
+        print(json.dumps(report, indent=2) if parsed.json else _text(report))
+    return 1 if report["problems"] else 0
+
+
+def _versions() -> dict[str, str]:
+    names = ("draftwire", "onnxruntime", "tokenizers", "websockets", "numpy")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+async def _examine(parsed: argparse.Namespace, report: dict[str, object]) -> None:
+    problems: list[str] = []
+    report["problems"] = problems
+    client = AsyncEdgeClient(parsed.url, draft=parsed.draft, threads=parsed.threads, api_key=api_key(parsed))
+    async with client:
+        try:
+            welcome = await client.connect()
+        except DraftwireError as error:
+            problems.append(str(error))
+            return
+        report["verifier"] = {
+            "url": parsed.url,
+            "target": welcome.target,
+            "protocol": welcome.version,
+            "vocabulary_size": welcome.vocabulary_size,
+            "fingerprint": welcome.fingerprint.hex(),
+            "max_context": welcome.limits.max_context,
+            "max_streams": welcome.limits.max_streams,
+        }
+        report["rtt_ms"] = 1000 * statistics.median([await client.ping() for _ in range(_PINGS)])
+        status = await client.wait_for_draft()
+        if client.device is not None:
+            manifest = client.device.bundle.manifest
+            report["draft"] = {
+                "name": manifest.name,
+                "quantization": manifest.quantization.scheme,
+                "fingerprint": manifest.vocabulary.fingerprint,
+                "matches": manifest.vocabulary.fingerprint == welcome.fingerprint.hex(),
+            }
+        if parsed.draft is not None and status.mode != "drafting":
+            problems.append(status.reason or "the draft is not in use")
+        await _measure(client, report, drafting=status.mode == "drafting")
+
+
+async def _measure(client: AsyncEdgeClient, report: dict[str, object], *, drafting: bool) -> None:
+    """A short answer with and without the draft, for the times of each part."""
+    prompt = await _prompt(client)
+    plain = await client.generate(prompt, max_tokens=_TOKENS, look_ahead=0, ignore_eos=True)
+    report["target_ms_per_step"] = 1000 * plain.stats.target_seconds / max(1, plain.stats.rounds)
+    report["cloud_only_tokens_per_second"] = plain.stats.tokens_per_second
+    if drafting:
+        drafted = await client.generate(prompt, max_tokens=_TOKENS, ignore_eos=True)
+        report["draft_ms_per_token"] = drafted.stats.draft_ms_per_token
+        report["drafting_tokens_per_second"] = drafted.stats.tokens_per_second
+        report["acceptance_rate"] = drafted.stats.acceptance_rate
+
+
+async def _prompt(client: AsyncEdgeClient) -> Any:
+    """Chat messages where the model has a template, else text."""
+    try:
+        await client.generate(_PROMPT, max_tokens=1, look_ahead=0)
+    except DraftwireError:
+        return _RAW_PROMPT
+    return _PROMPT
+
+
+def _text(report: dict[str, Any]) -> str:
+    lines = ["versions     " + ", ".join(f"{name} {version}" for name, version in report["versions"].items())]
+    if verifier := report.get("verifier"):
+        lines.append(f"verifier     {verifier['target']} at {verifier['url']}, protocol {verifier['protocol']}")
+        lines.append(f"vocabulary   {verifier['vocabulary_size']} ids, fingerprint {verifier['fingerprint']}")
+    if draft := report.get("draft"):
+        verdict = "the same vocabulary" if draft["matches"] else f"ANOTHER vocabulary, {draft['fingerprint']}"
+        lines.append(f"draft        {draft['name']} ({draft['quantization']}), {verdict}")
+    figures = {
+        "rtt_ms": "round trip   {:.1f} ms",
+        "target_ms_per_step": "target       {:.1f} ms a step",
+        "draft_ms_per_token": "draft        {:.1f} ms a token",
+        "acceptance_rate": "acceptance   {:.2f}",
+        "cloud_only_tokens_per_second": "cloud-only   {:.1f} tokens/s",
+        "drafting_tokens_per_second": "drafting     {:.1f} tokens/s",
+    }
+    lines += [template.format(report[name]) for name, template in figures.items() if name in report]
+    lines += [f"problem      {problem}" for problem in report["problems"]]
+    if not report["problems"]:
+        lines.append("all is in order")
+    return "\n".join(lines)

@@ -1,0 +1,40 @@
+"""How a generation looks on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from ..events import Degraded, Event, Finished, Result, TextDelta
+from ..stats import Stats
+
+__all__ = ["print_events", "summary"]
+
+_UNDERLINE, _PLAIN = "\x1b[4m", "\x1b[0m"
+
+
+def print_events(events: Iterable[Event], *, show_guesses: bool) -> Result | None:
+    """Print text as it comes; underline what the device had guessed, if asked and the output is a terminal."""
+    underline = show_guesses and sys.stdout.isatty()
+    result = None
+    for event in events:
+        match event:
+            case TextDelta() if event.text:
+                text = f"{_UNDERLINE}{event.text}{_PLAIN}" if underline and event.guessed else event.text
+                print(text, end="", flush=True)
+            case Degraded():
+                print(f"draftwire: cloud-only: {event.reason}", file=sys.stderr)
+            case Finished():
+                result = event.result
+    print(flush=True)
+    return result
+
+
+def summary(stats: Stats) -> str:
+    """One line of figures."""
+    parts = [f"{stats.committed} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.draft_steps:
+        parts.append(f"acceptance {stats.acceptance_rate:.2f}")
+        parts.append(f"{stats.target_passes_per_token:.2f} target passes a token")
+    parts.append(f"{stats.bytes_per_token:.0f} bytes a token")
+    return ", ".join(parts)
