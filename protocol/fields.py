@@ -25,6 +25,7 @@ _INT_ONLY = {int}
 
 
 def check_unsigned(field: str, value: int, below: int = U32, at_least: int = 0) -> None:
+    """A plain int from ``at_least`` to ``below - 1``."""
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         raise InvalidParameterError(field, f"must be an int, not {type(value).__name__}")
     if not at_least <= value < below:

@@ -9,6 +9,7 @@ noise is found without drawing the others'. Logarithms are computed by a fixed s
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ GUMBEL_MAX = 36.7369
 
 _NEAR = 12.0
 _SLACK = 1e-6
+_PIECE = 8192  # tokens whose bits fit a core's own cache
 
 
 class Domain(IntEnum):
@@ -50,7 +52,7 @@ def _mix(value: int) -> int:
 
 def _key(seed: int, position: int, domain: int) -> int:
     outer = _mix((seed + _GOLDEN * (domain + 1)) & _MASK)
-    return _mix(outer ^ _mix((position + _GOLDEN) & _MASK))
+    return _mix((outer + _GOLDEN * (position + 1)) & _MASK)  # a sum: seed and position must not be interchangeable
 
 
 def hash_bits(seed: int, position: int, tokens: NDArray[np.int64], domain: int = Domain.COUPLED) -> NDArray[np.uint64]:
@@ -64,11 +66,25 @@ def hash_bits(seed: int, position: int, tokens: NDArray[np.int64], domain: int =
     bits += np.uint64(1)
     bits *= np.uint64(_GOLDEN)
     bits += np.uint64(_key(seed, position, domain))
+    _scramble(bits)
+    return bits
+
+
+def _scramble(bits: NDArray[np.uint64]) -> None:
+    """SplitMix64's output function, in place."""
     for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
         bits ^= bits >> np.uint64(shift)
         bits *= np.uint64(factor)
     bits ^= bits >> np.uint64(31)
-    return bits
+
+
+@lru_cache(maxsize=4)
+def _counters(count: int) -> NDArray[np.uint64]:
+    """(token + 1) times the golden constant for the first ``count`` tokens: the same for every key."""
+    counters = np.arange(1, count + 1, dtype=np.uint64)
+    counters *= np.uint64(_GOLDEN)
+    counters.flags.writeable = False
+    return counters
 
 
 def uniform(seed: int, position: int, domain: int) -> float:
@@ -118,21 +134,23 @@ def coupled_choice(
         scores: [n] log-probabilities up to a constant, -inf where cut off.
         tokens: [n] the token ids that the scores belong to, ascending; by default 0 to n - 1.
     """
-    ids = np.arange(len(scores)) if tokens is None else tokens
     top = float(scores.max())
     near = np.flatnonzero(scores >= top - _NEAR)
-    totals = scores[near] + _gumbel_fast(seed, position, ids[near])
+    totals = scores[near] + _gumbel_fast(seed, position, _ids(tokens, near))
     best = float(totals.max())
-    far = np.flatnonzero((scores < top - _NEAR) & (scores > best - GUMBEL_MAX))
+    far = _lucky(scores, tokens, seed, position, below=top - _NEAR, best=best)
     if len(far):
-        far = far[_lucky(ids[far], seed, position, best - (top - _NEAR))]
         near = np.concatenate([near, far])
-        totals = np.concatenate([totals, scores[far] + _gumbel_fast(seed, position, ids[far])])
+        totals = np.concatenate([totals, scores[far] + _gumbel_fast(seed, position, _ids(tokens, far))])
         best = float(totals.max())
     close = np.sort(near[totals >= best - _SLACK])
     if len(close) > 1:
-        close = close[[(scores[close] + gumbel(seed, position, ids[close])).argmax()]]
-    return int(ids[close[0]])
+        close = close[[(scores[close] + gumbel(seed, position, _ids(tokens, close))).argmax()]]
+    return int(_ids(tokens, close)[0])
+
+
+def _ids(tokens: NDArray[np.int64] | None, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    return indices if tokens is None else tokens[indices]
 
 
 def _gumbel_fast(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -141,9 +159,24 @@ def _gumbel_fast(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray
     return noise
 
 
-def _lucky(tokens: NDArray[np.int64], seed: int, position: int, least: float) -> NDArray[np.bool_]:
-    """Which of ``tokens`` have noise of at least ``least``, give or take a little on the generous side."""
-    bound = np.exp(-np.exp(-(least - _SLACK)))
-    bits = hash_bits(seed, position, tokens) >> np.uint64(12)
-    lucky: NDArray[np.bool_] = bits >= np.uint64(max(0, int(bound * 2.0**52) - 1))
-    return lucky
+def _lucky(
+    scores: NDArray[np.float64],
+    tokens: NDArray[np.int64] | None,
+    seed: int,
+    position: int,
+    *,
+    below: float,
+    best: float,
+) -> NDArray[np.int64]:
+    """Indices of scores under ``below`` whose noise is great enough to reach ``best``, give or take a little."""
+    bound = np.uint64(max(0, int(np.exp(-np.exp(-(best - below - _SLACK))) * 2.0**52) - 1) << 12)
+    key = np.uint64(_key(seed, position, Domain.COUPLED))
+    counters = _counters(len(scores)) if tokens is None else _counters(int(tokens[-1]) + 1)[tokens]
+    found = []
+    for start in range(0, len(scores), _PIECE):
+        bits = counters[start : start + _PIECE] + key
+        _scramble(bits)
+        found.append(start + np.flatnonzero(bits >= bound))
+    indices = np.concatenate(found)
+    kept: NDArray[np.int64] = indices[(scores[indices] < below) & (scores[indices] > best - GUMBEL_MAX)]
+    return kept
