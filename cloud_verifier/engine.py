@@ -140,7 +140,7 @@ class Engine:
         while not self._stopping:
             self._wake.clear()
             idle_until = self._step_safely()
-            if idle_until is not None and not self._inbox:
+            if idle_until is not None and not self._inbox and not self._stopping:
                 self._wake.wait(max(0.0, idle_until - time.monotonic()))
         outbox: Outbox = {}
         for key in list(self._streams):
@@ -162,13 +162,15 @@ class Engine:
     def step(self) -> float | None:
         """Advance once. Returns until when there is nothing to do, or None when there may be more at once."""
         outbox: Outbox = {}
-        while self._inbox:
-            self._inbox.popleft()(outbox)
-        started = time.monotonic()
-        plan = self._scheduler.plan(self._streams.values(), started)
-        if plan.work:
-            self._advance(plan.work, started, outbox)
-        _deliver(outbox)
+        try:
+            while self._inbox:
+                self._inbox.popleft()(outbox)
+            started = time.monotonic()
+            plan = self._scheduler.plan(self._streams.values(), started)
+            if plan.work:
+                self._advance(plan.work, started, outbox)
+        finally:
+            _deliver(outbox)  # whatever fails, what was committed before it is told
         if plan.work:
             self.counters.steps += 1
             self.counters.step_seconds += time.monotonic() - started
@@ -201,10 +203,10 @@ class Engine:
 
     def _commit(self, share: Work, rows: NDArray[np.float32], started: float, ended: float, outbox: Outbox) -> None:
         stream = share.stream
-        stream.counters.target_passes += 1
         if share.prefill:
             stream.cached += len(share.block.tokens)
             return
+        stream.counters.target_passes += 1
         request = stream.request
         try:
             verdict = verify_block(
@@ -267,9 +269,9 @@ class Engine:
         self._slots += 1
         slot, capacity, cached = self._slots, len(sequence) + request.max_tokens, 0
         if prefix is not None and request.prefix is not None:
-            del self._retained[(owner, request.prefix.stream)]
             cached = min(prefix.cached, request.prefix.length, len(sequence) - 1)
             self._target.adopt(slot, prefix.slot, cached, capacity)
+            del self._retained[(owner, request.prefix.stream)]
         else:
             self._target.open(slot, capacity)
         return VerifierStream(
@@ -349,7 +351,10 @@ class Engine:
 
 def _deliver(outbox: Outbox) -> None:
     for owner, messages in outbox.items():
-        owner.deliver(messages)
+        try:
+            owner.deliver(messages)
+        except Exception:  # an owner that cannot listen must not keep the others from hearing
+            logger.exception("an owner could not be told")
 
 
 def _error(key: Key, code: ErrorCode, message: str) -> Error:

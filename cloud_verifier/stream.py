@@ -108,7 +108,9 @@ class VerifierStream:
         if path.alive and path.end + len(draft.token_ids) - len(self.sequence) > max_backlog:
             raise FrameTooLargeError(f"more than {max_backlog} draft tokens are waiting", stream=draft.stream)
         path.proposals.extend(_proposals(draft))
-        path.settle(draft.start, self.sequence[draft.start :])
+        if not path.settle(draft.start, self.sequence[draft.start :]):
+            path.start = path.end  # a dead path only has to know where it ends; its tokens must not pile up
+            path.proposals.clear()
         self.continues = draft.continues
         self.arrival = Arrival(draft.sent_at, now)
         if path.alive and path.end > len(self.sequence):
@@ -139,20 +141,16 @@ class VerifierStream:
         return Work(self, Block(self.slot, self.cached, tokens, 1 + len(proposals)), proposals, prefill=False)
 
     def withholds_bonus(self, proposals: Sequence[Proposal]) -> bool:
-        """Whether the token after ``proposals`` must wait for the rest of the path, which is on its way.
+        """Whether the token after ``proposals`` must wait for the rest of the path, which is here or on its way.
 
         Only in rejection mode: there a token that the target draws by itself differs from the draft's, and would
-        end a path that is still good.
+        end a path that is still good. The last token of the answer has no proposal to wait for.
         """
-        params = self.request.params
-        return (
-            params.mode == "rejection"
-            and not params.greedy
-            and self.continues
-            and bool(proposals)
-            and self.path is not None
-            and self.path.end == len(self.sequence) + len(proposals)
-        )
+        params, path = self.request.params, self.path
+        if params.mode != "rejection" or params.greedy or path is None or not proposals:
+            return False
+        end = len(self.sequence) + len(proposals)
+        return len(proposals) < self.remaining - 1 and (path.end > end or self.continues)
 
     def commit(self, verdict: Verdict, proposals: Sequence[Proposal], *, started: float, ended: float) -> Commit:
         """Make a verdict final. Returns the frame that tells the client.

@@ -1,0 +1,76 @@
+"""``python -m draftwire.cloud_verifier.step_timing MODEL``: what a step costs by streams and tokens."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+from ..protocol.errors import DraftwireError
+from .target import Block, Target
+from .transformers_target import TransformersTarget
+
+__all__ = ["main", "measure"]
+
+_SHAPES = ((1, 1), (1, 4), (1, 8), (4, 1), (4, 4), (16, 1), (16, 4))
+
+
+def measure(
+    target: Target, shapes: Sequence[tuple[int, int]] = _SHAPES, *, context: int = 200, rounds: int = 15
+) -> dict[tuple[int, int], float]:
+    """Median seconds of a step for each (streams, tokens per stream), the shapes taken in turn.
+
+    Args:
+        target: no stream of which is open.
+        shapes: what to measure.
+        context: tokens that each stream holds before the step.
+        rounds: measurements of each shape, after one to warm up.
+    """
+    streams = range(1, 1 + max(count for count, _ in shapes))
+    prompt = [index % target.info.vocabulary_size for index in range(context)]
+    for stream in streams:
+        target.open(stream, context + max(tokens for _, tokens in shapes))
+        target.step([Block(stream, 0, prompt)])
+    times: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+    for _ in range(rounds + 1):
+        for count, tokens in shapes:
+            blocks = [Block(stream, context, prompt[:tokens], rows=tokens) for stream in streams[:count]]
+            begin = time.perf_counter()
+            target.step(blocks)
+            times[count, tokens].append(time.perf_counter() - begin)
+            for block in blocks:
+                target.rollback(block.stream, context)
+    for stream in streams:
+        target.close(stream)
+    return {shape: statistics.median(values[1:]) for shape, values in times.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a table; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m draftwire.cloud_verifier.step_timing", description=__doc__)
+    parser.add_argument("model", help="hub id, folder or GGUF file")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 (default: auto)")
+    parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument("--threads", type=int, default=None, help="torch threads (default: torch's choice)")
+    parser.add_argument("--context", type=int, default=200, help="tokens held by each stream (default: 200)")
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each shape (default: 15)")
+    options = parser.parse_args(argv)
+    try:
+        target = TransformersTarget.load(
+            options.model, dtype=options.dtype, device=options.device, threads=options.threads
+        )
+        times = measure(target, context=options.context, rounds=options.rounds)
+    except DraftwireError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{target.info.name}, {target.info.dtype} on {target.info.device}, {options.context} tokens held")
+    print("streams x tokens      ms   ratio to 1 x 1")
+    for (streams, tokens), seconds in times.items():
+        print(f"{streams:7} x {tokens:<6} {seconds * 1e3:7.1f}   {seconds / times[1, 1]:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
