@@ -32,6 +32,7 @@ class LoadedTokenizer:
 
     json: str
     chat_template: str | None
+    special_tokens: dict[str, str]
     size: int
     """1 + the highest token id."""
     eos_ids: tuple[int, ...]
@@ -127,6 +128,7 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     return LoadedTokenizer(
         json=text,
         chat_template=template,
+        special_tokens={name: text for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)},
         size=1 + max(vocabulary.values()),
         eos_ids=tuple(_ids(tokenizer)),
         fingerprint=vocabulary_fingerprint(vocabulary, special),

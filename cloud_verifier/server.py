@@ -141,7 +141,11 @@ class VerifierServer:
         etag = self._target.info.fingerprint.hex()
         if request.headers.get("If-None-Match") == f'"{etag}"':
             return web.Response(status=304)
-        body = {"tokenizer": self._target.tokenizer_json, "chat_template": self._target.chat_template}
+        body = {
+            "tokenizer": self._target.tokenizer_json,
+            "chat_template": self._target.chat_template,
+            "special_tokens": dict(self._target.special_tokens),
+        }
         return web.json_response(body, headers={"ETag": f'"{etag}"'})
 
     async def _shut_down(self, app: web.Application) -> None:

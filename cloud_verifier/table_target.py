@@ -58,6 +58,7 @@ class TableTarget:
         vocabulary = _vocabulary(vocabulary_size)
         self.tokenizer_json = _tokenizer_json(vocabulary)
         self.chat_template: str | None = None
+        self.special_tokens: dict[str, str] = {}
         self.info = TargetInfo(
             name=f"table-{vocabulary_size}-{seed}",
             vocabulary_size=vocabulary_size,

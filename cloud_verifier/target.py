@@ -67,6 +67,8 @@ class Target(Protocol):
     info: TargetInfo
     tokenizer_json: str
     chat_template: str | None
+    special_tokens: dict[str, str]
+    """Texts that the chat template knows by name, such as ``bos_token``."""
 
     def open(self, stream: int, capacity: int) -> None:
         """Start an empty stream that may grow to ``capacity`` tokens; BusyError when memory is out."""

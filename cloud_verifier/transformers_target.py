@@ -41,6 +41,7 @@ class TransformersTarget:
         )
         self.tokenizer_json = tokenizer.json
         self.chat_template = tokenizer.chat_template
+        self.special_tokens = tokenizer.special_tokens
         vocabulary_size = min(logits_size, tokenizer.size)
         eos_ids = {token for token in (*loaded.eos_ids, *tokenizer.eos_ids) if 0 <= token < vocabulary_size}
         self.info = TargetInfo(

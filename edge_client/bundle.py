@@ -41,7 +41,7 @@ class DraftBundle:
             verify_model_files(folder, manifest)
         tokenizer = Tokenizer.from_file(folder / TOKENIZER_NAME)
         _check_vocabulary(folder, manifest, tokenizer)
-        return cls(folder, manifest, tokenizer, _read_template(folder, manifest, tokenizer))
+        return cls(folder, manifest, tokenizer, _read_template(folder, manifest))
 
     def load_drafter(self, *, threads: int | None = None, providers: Sequence[str] = DEFAULT_PROVIDERS) -> Drafter:
         """Load the model; its files were checked with the bundle. Errors are those of :meth:`Drafter.load`."""
@@ -61,17 +61,11 @@ def _check_vocabulary(folder: Path, manifest: Manifest, tokenizer: Tokenizer) ->
         )
 
 
-def _read_template(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:
+def _read_template(folder: Path, manifest: Manifest) -> ChatTemplate | None:
     path = folder / CHAT_TEMPLATE_NAME
     if not path.is_file():
         return None
-    variables: dict[str, object] = {}
-    bos, eos = manifest.vocabulary.bos_id, manifest.vocabulary.eos_ids
-    if bos is not None:
-        variables["bos_token"] = tokenizer.id_to_token(bos)
-    if eos:
-        variables["eos_token"] = tokenizer.id_to_token(eos[0])
     try:
-        return ChatTemplate(path.read_text(encoding="utf-8"), **variables)
+        return ChatTemplate(path.read_text(encoding="utf-8"), **manifest.vocabulary.special_tokens)
     except (OSError, UnicodeError, InvalidParameterError) as error:
         raise BundleCorruptError(f"{path} cannot be used: {error}; export the draft again") from error

@@ -12,8 +12,6 @@ from typing import Any, Literal, Self
 
 from ..protocol.errors import DraftwireError, FingerprintMismatchError, InvalidParameterError
 from ..protocol.messages import Prefix, Welcome
-from .bundle import CHAT_TEMPLATE_NAME
-from .chat_template import ChatTemplate
 from .connection import VerifierConnection
 from .device import Device
 from .events import Result
@@ -21,9 +19,8 @@ from .onnx_runtime import DEFAULT_PROVIDERS
 from .options import GenerationOptions
 from .prompt import Prompt, Vocabulary
 from .stream import AsyncStream, Setup
-from .tokenizer import Tokenizer
 from .transport import websocket_url
-from .vocabulary_source import fetch_vocabulary
+from .vocabulary_source import fetch_vocabulary, read_vocabulary
 
 __all__ = ["AsyncEdgeClient", "Status"]
 
@@ -233,7 +230,7 @@ class AsyncEdgeClient:
         if self._vocabulary is None:
             welcome = connection.welcome
             if self._tokenizer is not None:
-                vocabulary = await asyncio.to_thread(_read_vocabulary, self._tokenizer)
+                vocabulary = await asyncio.to_thread(read_vocabulary, self._tokenizer)
                 if vocabulary.tokenizer.fingerprint != welcome.fingerprint:
                     raise FingerprintMismatchError(
                         f"the tokenizer at {self._tokenizer} is not that of {welcome.target}; leave it out to use the "
@@ -242,7 +239,7 @@ class AsyncEdgeClient:
                 self._vocabulary = vocabulary
             else:
                 self._vocabulary = await asyncio.to_thread(
-                    fetch_vocabulary, self._url, eos_ids=welcome.eos_ids, headers=self._headers, timeout=self._timeout
+                    fetch_vocabulary, self._url, headers=self._headers, timeout=self._timeout
                 )
         return self._vocabulary
 
@@ -285,9 +282,3 @@ def _mismatch(draft: str, target: str) -> str:
         f"the draft {draft} does not share the vocabulary of the target {target}; "
         "export a draft of the target's own family"
     )
-
-
-def _read_vocabulary(path: Path) -> Vocabulary:
-    tokenizer = Tokenizer.from_file(path)
-    template = (path if path.is_dir() else path.parent) / CHAT_TEMPLATE_NAME
-    return Vocabulary(tokenizer, ChatTemplate(template.read_text(encoding="utf-8")) if template.is_file() else None)

@@ -13,6 +13,7 @@ from ..protocol.errors import (
     ConnectionLostError,
     DraftwireError,
     ErrorCode,
+    FrameTooLargeError,
     IllegalMessageError,
     InternalVerifierError,
     PromptTooLongError,
@@ -21,7 +22,7 @@ from ..protocol.errors import (
     UnknownPrefixError,
     VersionMismatchError,
 )
-from ..protocol.messages import Commit, End, Error, Hello, Message, Open, Opened, Welcome
+from ..protocol.messages import Cancel, Commit, End, Error, Hello, Message, Open, Opened, Welcome
 from ..protocol.session import Session, StreamState
 from .transport import Transport, frame_bytes
 
@@ -146,12 +147,25 @@ class VerifierConnection:
         return self._session.drafting_allowed
 
     async def open_stream(self, make: Callable[[int], Open]) -> Channel:
-        """Open a stream: ``make`` is given its id. The caller hears OPENED or ERROR on the channel."""
+        """Open a stream: ``make`` is given its id. The caller hears OPENED or ERROR on the channel.
+
+        Raises:
+            PromptTooLongError: the context that the verifier announced is too small.
+        """
         self._check()
         stream = self._session.next_stream
-        frame = self._session.send(make(stream))
+        try:
+            frame = self._session.send(make(stream))
+        except FrameTooLargeError as error:
+            raise PromptTooLongError(str(error), code=ErrorCode.PROMPT_TOO_LONG) from None
         channel = self._channels[stream] = Channel(self, stream)
-        await self._transport.send(frame)
+        try:
+            await self._transport.send(frame)
+        except asyncio.CancelledError:  # the frame may have left all the same
+            channel.close()
+            with contextlib.suppress(DraftwireError):
+                await self.send(Cancel(stream=stream))
+            raise
         return channel
 
     async def send(self, message: Message) -> int:

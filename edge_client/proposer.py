@@ -66,7 +66,7 @@ class Proposer:
             scores = process_logits(logits, params, history)
             token = coupled_choice(scores, self._seed, position)
         else:
-            near = np.flatnonzero(logits >= logits.max() - _DEPTH * params.temperature)
+            near = np.flatnonzero(~(logits < logits.max() - _DEPTH * params.temperature))  # NaN stays, to be refused
             token = coupled_choice(process_logits(logits[near], params, history), self._seed, position, tokens=near)
         return Proposal(token), _confidence(logits, token, params.temperature)
 

@@ -38,7 +38,9 @@ def websocket_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
-        valid = parts.scheme in _SCHEMES and parts.hostname and (parts.port is None or parts.port > 0)
+        host = (parts.hostname or "").encode("idna")  # what the resolver will do; it refuses overlong labels
+        valid = parts.scheme in _SCHEMES and host and (parts.port is None or parts.port > 0)
+        valid = valid and not any(character.isspace() for character in url)
     except ValueError:
         valid = False
     if not valid:

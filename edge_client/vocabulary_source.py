@@ -1,4 +1,4 @@
-"""The target's tokenizer and chat template, fetched from the verifier by a client that has no draft."""
+"""The target's tokenizer and chat template for a client that has no draft: from the verifier, or from a folder."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from ..protocol.errors import VerifierRefusedError, VerifierUnreachableError
+from ..protocol.errors import BundleCorruptError, VerifierRefusedError, VerifierUnreachableError
+from .bundle import CHAT_TEMPLATE_NAME
 from .chat_template import ChatTemplate
 from .prompt import Vocabulary
 from .tokenizer import Tokenizer
 from .transport import http_url
 
-__all__ = ["fetch_vocabulary"]
+__all__ = ["fetch_vocabulary", "read_vocabulary"]
 
 _MAX_BYTES = 256 << 20
 
 
-def fetch_vocabulary(
-    url: str, *, eos_ids: tuple[int, ...], headers: Mapping[str, str] | None = None, timeout: float = 10.0
-) -> Vocabulary:
+def fetch_vocabulary(url: str, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0) -> Vocabulary:
     """Ask ``/v1/tokenizer`` of the verifier at ``url``; blocks.
 
     Raises:
@@ -33,12 +34,46 @@ def fetch_vocabulary(
         with opener.open(request, timeout=timeout) as response:
             body = json.loads(response.read(_MAX_BYTES))
         tokenizer = Tokenizer.from_json(body["tokenizer"])
-        template = body["chat_template"]
+        template, special_tokens = body["chat_template"], dict(body["special_tokens"])
     except urllib.error.HTTPError as error:
         raise VerifierRefusedError(f"{address} answered {error.code}; give the tokenizer as a folder") from error
     except OSError as error:
         raise VerifierUnreachableError(f"no tokenizer from {address}: {error}; check the address") from error
     except (ValueError, KeyError, TypeError) as error:
         raise VerifierRefusedError(f"{address} sent no tokenizer; give it as a folder") from error
-    variables = {"eos_token": tokenizer.id_to_token(eos_ids[0])} if eos_ids else {}
-    return Vocabulary(tokenizer, ChatTemplate(template, **variables) if template else None)
+    return Vocabulary(tokenizer, ChatTemplate(template, **special_tokens) if template else None)
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read ``tokenizer.json``, and the template and names that lie beside it; blocks.
+
+    Args:
+        path: a Hugging Face or bundle folder, or a ``tokenizer.json``.
+
+    Raises:
+        BundleNotFoundError, BundleCorruptError: it is missing, or no tokenizer.
+    """
+    folder = path if path.is_dir() else path.parent
+    tokenizer = Tokenizer.from_file(path)
+    try:
+        config = json.loads(_text(folder / "tokenizer_config.json") or "{}")
+        source = _text(folder / CHAT_TEMPLATE_NAME) or config.get("chat_template")
+    except (OSError, ValueError, AttributeError) as error:
+        raise BundleCorruptError(f"the tokenizer's files in {folder} cannot be read: {error}") from error
+    if not isinstance(source, str):
+        return Vocabulary(tokenizer, None)
+    return Vocabulary(tokenizer, ChatTemplate(source, **_special_tokens(config)))
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """``bos_token`` and the like, each a text or an object that holds it."""
+    texts = {}
+    for name, value in config.items():
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if name.endswith("_token") and isinstance(text, str):
+            texts[name] = text
+    return texts

@@ -45,7 +45,10 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularySpec:
-    """``size`` token ids mean something; the graph's logits may be wider (``logits_size``), padding is never drawn."""
+    """``size`` token ids mean something; the graph's logits may be wider (``logits_size``), padding is never drawn.
+
+    ``special_tokens`` are the texts that chat templates know by name, such as ``bos_token``.
+    """
 
     fingerprint: str
     size: int
@@ -53,6 +56,7 @@ class VocabularySpec:
     eos_ids: list[int]
     bos_id: int | None = None
     pad_id: int | None = None
+    special_tokens: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

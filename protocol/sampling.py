@@ -28,11 +28,12 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "temperature": (0.0, 100.0, "a number from 0 (greedy) to 100"),
     "top_p": (0.0, 1.0, "a number above 0 and at most 1 (1 is off)"),
     "min_p": (0.0, 1.0, "a number from 0 (off) to 1"),
-    "repetition_penalty": (0.01, 100.0, "a number from 0.01 to 100 (1 is off)"),
+    "repetition_penalty": (0.0, 100.0, "a number above 0 and at most 100 (1 is off)"),
     "presence_penalty": (-2.0, 2.0, "a number from -2 to 2 (0 is off)"),
     "frequency_penalty": (-2.0, 2.0, "a number from -2 to 2 (0 is off)"),
 }
-_ABOVE_ZERO = frozenset({"top_p"})
+_ABOVE_ZERO = frozenset({"top_p", "repetition_penalty"})
+_LEAST_REPETITION_PENALTY = 1e-100  # less acts as this: no float32 divided by it overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ class TokenHistory:
         if params.repetition_penalty != 1:
             seen = _ids(self._prompt | self._answer.keys(), len(scores))
             values = scores[seen]
-            penalty = params.repetition_penalty
+            penalty = max(params.repetition_penalty, _LEAST_REPETITION_PENALTY)
             scores[seen] = np.where(values < 0, values * penalty, values / penalty)
         if (params.presence_penalty or params.frequency_penalty) and self._answer:
             used = _ids(self._answer.keys(), len(scores))

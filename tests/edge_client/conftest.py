@@ -108,6 +108,7 @@ def write_manifest(folder: Path, *, layout: str, inputs: list[str], **changes: A
             logits_size=LOGITS_SIZE,
             eos_ids=[1],
             bos_id=0,
+            special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
         ),
         kv=KVSpec(layout=layout, layers=2, heads=2, head_size=32),  # type: ignore[arg-type]
         graph=GraphSpec(inputs=inputs),
