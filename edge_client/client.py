@@ -15,7 +15,7 @@ from ..protocol.messages import Prefix, Welcome
 from .connection import VerifierConnection
 from .device import Device
 from .events import Result
-from .onnx_runtime import DEFAULT_PROVIDERS
+from .onnx_runtime import DEFAULT_PROVIDERS, check_providers, check_threads
 from .options import GenerationOptions
 from .prompt import Prompt, Vocabulary
 from .stream import AsyncStream, Setup
@@ -83,7 +83,10 @@ class AsyncEdgeClient:
         self._retain = retain_context
         self._timeout = timeout
         self._defaults = defaults
-        GenerationOptions.of(defaults, {})  # so that a bad default is told here
+        # What is given wrong is told here, rather than as a draft that cannot be used.
+        GenerationOptions.of(defaults, {})
+        check_threads(threads)
+        check_providers(self._providers)
         self._lock = asyncio.Lock()
         self._device: Device | None = None
         self._device_fault: str | None = None

@@ -42,6 +42,8 @@ __all__ = [
     "ConcatenatedGraph",
     "SharedBufferGraph",
     "available_providers",
+    "check_providers",
+    "check_threads",
     "default_threads",
     "load_graph",
     "onnxruntime_version",
@@ -99,13 +101,14 @@ def load_graph(
     if Path(manifest.graph.file).name != manifest.graph.file:
         raise BundleCorruptError(f"draft bundle {folder}: the graph must lie in the folder itself; export it again")
     path = Path(folder) / manifest.graph.file
-    session = open_session(path, threads=_check_threads(threads), providers=_check_providers(providers))
+    session = open_session(path, threads=check_threads(threads), providers=check_providers(providers))
     _check_graph(session, manifest, path)
     kind = SharedBufferGraph if manifest.kv.layout == "shared_buffer" else ConcatenatedGraph
     return kind(session, manifest)
 
 
-def _check_threads(threads: int | None) -> int:
+def check_threads(threads: int | None) -> int:
+    """The thread count to use; InvalidParameterError when it is out of range."""
     if threads is None:
         return default_threads()
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
@@ -113,7 +116,8 @@ def _check_threads(threads: int | None) -> int:
     return threads
 
 
-def _check_providers(providers: Sequence[str]) -> list[str]:
+def check_providers(providers: Sequence[str]) -> list[str]:
+    """The execution providers to use; InvalidParameterError when one is not available here."""
     names = [providers] if isinstance(providers, str) else list(providers)
     available = available_providers()
     unknown = [name for name in names if name not in available]

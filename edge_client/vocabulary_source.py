@@ -34,7 +34,7 @@ def fetch_vocabulary(url: str, *, headers: Mapping[str, str] | None = None, time
         with opener.open(request, timeout=timeout) as response:
             body = json.loads(response.read(_MAX_BYTES))
         tokenizer = Tokenizer.from_json(body["tokenizer"])
-        template, special_tokens = body["chat_template"], dict(body["special_tokens"])
+        template, special_tokens = body["chat_template"], dict(body.get("special_tokens", {}))
     except urllib.error.HTTPError as error:
         raise VerifierRefusedError(f"{address} answered {error.code}; give the tokenizer as a folder") from error
     except OSError as error:

@@ -10,16 +10,21 @@ import statistics
 from importlib import metadata
 from typing import Any
 
-from ...protocol.errors import DraftwireError
+from ...protocol.errors import DraftwireError, InvalidParameterError
 from ..client import AsyncEdgeClient
+from ..prompt import Prompt
 from .options import add_connection_options, api_key
 
 __all__ = ["register"]
 
 _PINGS = 5
 _TOKENS = 24
-_PROMPT = [{"role": "user", "content": "List the months of the year, one a line."}]
-_RAW_PROMPT = "The months of the year are January, February,"
+_PROMPTS: tuple[Prompt, ...] = (
+    [{"role": "user", "content": "List the months of the year, one a line."}],
+    "The months of the year are January, February,",
+    [0],
+)
+"""From the best to what any vocabulary has: not every model has a chat template, or a token for every letter."""
 
 
 def register(commands: Any) -> None:
@@ -77,7 +82,10 @@ async def _examine(parsed: argparse.Namespace, report: dict[str, object]) -> Non
             }
         if parsed.draft is not None and status.mode != "drafting":
             problems.append(status.reason or "the draft is not in use")
-        await _measure(client, report, drafting=status.mode == "drafting")
+        try:
+            await _measure(client, report, drafting=status.mode == "drafting")
+        except DraftwireError as error:
+            problems.append(f"a short answer failed: {error}")
 
 
 async def _measure(client: AsyncEdgeClient, report: dict[str, object], *, drafting: bool) -> None:
@@ -93,13 +101,15 @@ async def _measure(client: AsyncEdgeClient, report: dict[str, object], *, drafti
         report["acceptance_rate"] = drafted.stats.acceptance_rate
 
 
-async def _prompt(client: AsyncEdgeClient) -> Any:
-    """Chat messages where the model has a template, else text."""
-    try:
-        await client.generate(_PROMPT, max_tokens=1, look_ahead=0)
-    except DraftwireError:
-        return _RAW_PROMPT
-    return _PROMPT
+async def _prompt(client: AsyncEdgeClient) -> Prompt:
+    """The first prompt that this model takes."""
+    for prompt in _PROMPTS[:-1]:
+        try:
+            await client.generate(prompt, max_tokens=1, look_ahead=0)
+        except InvalidParameterError:
+            continue
+        return prompt
+    return _PROMPTS[-1]
 
 
 def _text(report: dict[str, Any]) -> str:
