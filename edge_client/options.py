@@ -47,7 +47,7 @@ class GenerationOptions:
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**64 - 1)
         _whole("look_ahead", self.look_ahead, 0, MAX_LOOK_AHEAD)
-        if self.policy not in _POLICIES:
+        if not isinstance(self.policy, str) or self.policy not in _POLICIES:
             raise InvalidParameterError("policy", f"must be 'latency' or 'cost', not {self.policy!r}")
 
     @classmethod

@@ -39,7 +39,7 @@ class Vocabulary:
             ids = self.tokenizer.encode(prompt)
         elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
             ids = encode_messages(prompt, template=self.chat_template, tokenizer=self.tokenizer)  # type: ignore[arg-type]
-        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray, memoryview)):
             ids = [_token(token, size) for token in prompt]
         else:
             raise InvalidParameterError("prompt", f"must be text, messages or token ids, not {type(prompt).__name__}")
