@@ -162,14 +162,6 @@ def _schedule(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> No
         logger.debug("message dropped: the event loop is closed")
 
 
-def _enqueue(outgoing: asyncio.Queue[bytes | None], writer: asyncio.Task[None], frame: bytes) -> None:
-    """Queue a frame; a reader too slow for the queue's bound is cut off rather than buffered for."""
-    try:
-        outgoing.put_nowait(frame)
-    except asyncio.QueueFull:
-        writer.cancel()
-
-
 class _Peer:
     """The sending half of one socket: a bounded queue and the task that empties it."""
 

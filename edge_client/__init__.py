@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..protocol.errors import DraftwireError
 from .client import AsyncEdgeClient, Status
 from .drafter import Drafter
 from .events import Degraded, Event, Finished, Result, RoundCompleted, TextDelta
@@ -14,6 +15,7 @@ __all__ = [
     "AsyncStream",
     "Degraded",
     "Drafter",
+    "DraftwireError",
     "EdgeClient",
     "Event",
     "Finished",

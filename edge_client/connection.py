@@ -13,7 +13,6 @@ from ..protocol.errors import (
     ConnectionLostError,
     DraftwireError,
     ErrorCode,
-    FrameTooLargeError,
     IllegalMessageError,
     InternalVerifierError,
     PromptTooLongError,
@@ -150,14 +149,14 @@ class VerifierConnection:
         """Open a stream: ``make`` is given its id. The caller hears OPENED or ERROR on the channel.
 
         Raises:
-            PromptTooLongError: the context that the verifier announced is too small.
+            StreamError: a limit that the verifier has announced is exceeded, as if it had refused.
         """
         self._check()
         stream = self._session.next_stream
         try:
             frame = self._session.send(make(stream))
-        except FrameTooLargeError as error:
-            raise PromptTooLongError(str(error), code=ErrorCode.PROMPT_TOO_LONG) from None
+        except ProtocolError as error:
+            raise stream_error(Error.of(stream, error)) from None
         channel = self._channels[stream] = Channel(self, stream)
         try:
             await self._transport.send(frame)

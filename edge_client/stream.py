@@ -87,9 +87,9 @@ class AsyncStream:
     async def close(self) -> None:
         """Stop the generation; fine when it has ended already."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            if self._result is None:
+                self._task.cancel()
+            await asyncio.wait([self._task])
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._iterate()
@@ -177,10 +177,9 @@ class AsyncStream:
                 raise
             return False
         finally:
-            if drafting is not None:
-                drafting.cancel()
-                await asyncio.wait([drafting])
             channel.close()
+            if drafting is not None:
+                await _end(drafting)
         return True
 
     def _open(self, setup: Setup, stream: int, budget: int, stop_ids: tuple[int, ...]) -> Open:
@@ -301,3 +300,16 @@ class AsyncStream:
             prompt_tokens=generation.prompt_length if generation is not None else 0,
             stats=self._stats,
         )
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task and see it end, even when cancelled meanwhile: a task left behind would outlive its stream."""
+    task.cancel()
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
