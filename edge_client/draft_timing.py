@@ -10,6 +10,7 @@ by turn, so that a change in the machine's speed meets them alike.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 import time
@@ -21,8 +22,11 @@ import numpy as np
 
 from ..protocol.errors import DraftwireError, InvalidParameterError
 from ..protocol.manifest import Manifest
+from ..protocol.sampling import SamplingParams
+from .device import Device
 from .drafter import Drafter
 from .onnx_runtime import default_threads, open_session
+from .proposer import Proposer
 
 __all__ = ["main", "measure"]
 
@@ -64,6 +68,21 @@ def drafter_loop(folder: Path, *, threads: int) -> Step:
     """The SDK's drafter, as streams use it."""
     drafter = Drafter.load(folder, threads=threads)
     return lambda token: int(drafter.feed([token]).argmax())
+
+
+def stream_loop(folder: Path, *, threads: int) -> Step:
+    """A whole drafting step as streams take it: through the device's thread, with the proposal drawn."""
+    runner = asyncio.Runner()
+    device = runner.run(Device.open(folder, threads=threads))
+    drafter = runner.run(device.drafter())
+    proposer = Proposer(SamplingParams(), seed=0, prompt_length=1)
+    tokens: list[int] = []
+
+    def step(token: int) -> int:
+        tokens.append(token)
+        return runner.run(device.draft(drafter, tokens, proposer)).proposal.token
+
+    return step
 
 
 def plain_loop(folder: Path, *, threads: int) -> Step:
@@ -123,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loops = {
             "bare IOBinding loop": bare_loop(options.bundle, manifest, threads=options.threads, capacity=capacity),
             "Drafter": drafter_loop(options.bundle, threads=options.threads),
+            "drafting in a stream": stream_loop(options.bundle, threads=options.threads),
         }
         if options.plain:
             loops["plain export"] = plain_loop(options.plain, threads=options.threads)

@@ -115,6 +115,8 @@ class Drafter:
             InvalidParameterError: ``tokens`` is empty or has an id out of range.
             DrafterError: ``tokens`` do not fit the context, or the model failed.
         """
+        if tokens and self._tokens == tokens[:-1]:  # nothing to do while a path grows, and checking costs
+            return
         ids = self._check(tokens)
         self._check_room(len(ids))
         with self._exclusive():
