@@ -171,7 +171,10 @@ def _lucky(
     """Indices of scores under ``below`` whose noise is great enough to reach ``best``, give or take a little."""
     bound = np.uint64(max(0, int(np.exp(-np.exp(-(best - below - _SLACK))) * 2.0**52) - 1) << 12)
     key = np.uint64(_key(seed, position, Domain.COUPLED))
-    counters = _counters(len(scores)) if tokens is None else _counters(int(tokens[-1]) + 1)[tokens]
+    if tokens is None:
+        counters = _counters(len(scores))
+    else:
+        counters = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
     found = []
     for start in range(0, len(scores), _PIECE):
         bits = counters[start : start + _PIECE] + key

@@ -23,8 +23,7 @@ class Nobody:
 def stream_of(**options: Any) -> VerifierStream:
     defaults: dict[str, Any] = {"max_tokens": 20, "seed": 1, "params": SamplingParams(), "drafting": True}
     request = Open(stream=1, token_ids=PROMPT, prompt_length=len(PROMPT), **{**defaults, **options})
-    stream = VerifierStream(slot=1, owner=Nobody(), request=request, sequence=list(PROMPT), cached=0, opened_at=0.0)
-    return stream
+    return VerifierStream(slot=1, owner=Nobody(), request=request, sequence=list(PROMPT), cached=0, opened_at=0.0)
 
 
 def draft_of(start: int, *tokens: int, path: int = 1, **options: Any) -> Draft:

@@ -32,7 +32,7 @@ def plain_mix(z: int) -> int:
 def plain_bits(seed: int, position: int, domain: int, token: int) -> int:
     golden = 0x9E3779B97F4A7C15
     outer = plain_mix((seed + (domain + 1) * golden) % 2**64)
-    key = plain_mix(outer ^ plain_mix((position + golden) % 2**64))
+    key = plain_mix((outer + (position + 1) * golden) % 2**64)
     return plain_mix((key + (token + 1) * golden) % 2**64)
 
 
@@ -200,6 +200,11 @@ def test_neighbours_are_independent() -> None:
         assert abs(agree - 0.5) < 4.5 * 0.5 / math.sqrt(len(tokens)), bit
 
 
+def test_no_two_pairs_of_small_seed_and_position_share_their_noise() -> None:
+    seen = {int(hash_bits(seed, position, np.array([0]))[0]) for seed in range(100) for position in range(100)}
+    assert len(seen) == 100 * 100
+
+
 def test_a_choice_and_a_later_choice_are_independent() -> None:
     scores = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
     table = np.zeros((4, 4))
@@ -256,15 +261,15 @@ def test_a_subset_that_holds_the_winner_chooses_it() -> None:
 def test_improbable_tokens_win_exactly_when_their_noise_says_so() -> None:
     """Tokens further below the top than the shortcut looks at first still win as often as they should."""
     size = 200_000
-    scores = np.full(size, -13.0)
+    scores = np.full(size, -12.0005)
     scores[5] = 0.0
     every, far = np.arange(size), 0
-    for seed in range(60):
+    for seed in range(100):
         choice = coupled_choice(scores, seed, 1)
         assert choice == brute_force(scores, seed, 1, every)
         far += choice != 5
-    expected = 60 * (size - 1) * math.exp(-13) / (1 + (size - 1) * math.exp(-13))
-    assert abs(far - expected) < 4.5 * math.sqrt(expected)
+    share = (size - 1) * math.exp(-12.0005) / (1 + (size - 1) * math.exp(-12.0005))
+    assert abs(far - 100 * share) < 4.5 * math.sqrt(100 * share * (1 - share))
 
 
 def test_near_ties_are_decided_by_the_exact_logarithm_and_ties_by_id() -> None:
@@ -288,9 +293,9 @@ def test_any_row(seed: int, position: int, values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
-@pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.7}])
+@pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.8}])
 def test_choices_are_distributed_as_softmax(temperature: float, options: dict[str, Any]) -> None:
-    logits = (np.random.default_rng(3).standard_normal(8) * 1.5).astype(np.float32)
+    logits = (np.random.default_rng(3).standard_normal(8) * 0.8).astype(np.float32)
     scores = process_logits(logits, SamplingParams(temperature=temperature, **options), TokenHistory())
     counts = np.bincount([coupled_choice(scores, seed, 21) for seed in range(6000)], minlength=8)
     p = probabilities(scores)
