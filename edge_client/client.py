@@ -219,6 +219,8 @@ class AsyncEdgeClient:
     async def _open_device(self, folder: Path) -> None:
         try:
             self._device = await Device.open(folder, threads=self._threads, providers=self._providers)
+            if self._require_draft:  # then nothing may be generated before it is known to work
+                await self._device.drafter()
         except InvalidParameterError:
             raise
         except DraftwireError as error:

@@ -48,7 +48,7 @@ class Generation:
         self.sequence: list[int] = list(prompt_ids)
         self.prompt_length = len(prompt_ids)
         self.path = Path(1, self.prompt_length)
-        self.paths = 1
+        self.paths = 0
         self._end = self.prompt_length + max_tokens
         self._stop_ids = frozenset(stop_ids)
         self._look_ahead = look_ahead
@@ -97,6 +97,7 @@ class Generation:
             continues=self.wants_proposal(),
             sparse_q=None if proposals[0].q is None else tuple(p.q for p in proposals if p.q is not None),
         )
+        self.paths += not self._sent
         self._sent = len(self.path.proposals)
         return frame
 
@@ -138,8 +139,6 @@ class Generation:
 
     def _restart(self) -> None:
         """Start a new path at the committed end; an unused path is moved instead, as nobody has heard of its id."""
-        used = self._sent > 0
-        self.path = Path(self.path.id + used, len(self.sequence))
-        self.paths += used
+        self.path = Path(self.path.id + (self._sent > 0), len(self.sequence))
         self._confidences = []
         self._sent = 0

@@ -17,9 +17,10 @@ class Stats:
         drafted: draft tokens the verifier tested.
         accepted: draft tokens accepted and committed.
         accepted_by_position: entry i counts rounds in which at least i + 1 draft tokens were accepted.
+        last_accepted: draft tokens accepted in the last round.
         agreed: delivered tokens that the device's path held at that moment, run-ahead tokens included.
         sent_tokens: draft tokens sent, tested or not.
-        paths: paths started.
+        paths: paths of which something was sent.
         run_ahead: tokens the verifier committed in steps that had no draft.
         target_passes: target steps this stream took part in.
         bytes_up, bytes_down: of WebSocket frames, headers included, prompt and handshake excluded.
@@ -37,6 +38,7 @@ class Stats:
     drafted: int = 0
     accepted: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
+    last_accepted: int = 0
     agreed: int = 0
     sent_tokens: int = 0
     paths: int = 0
@@ -56,10 +58,21 @@ class Stats:
     def count_accepted(self, accepted: int) -> None:
         """Record a round in which ``accepted`` draft tokens passed."""
         self.accepted += accepted
+        self.last_accepted = accepted
         while len(self.accepted_by_position) < accepted:
             self.accepted_by_position.append(0)
         for position in range(accepted):
             self.accepted_by_position[position] += 1
+
+    def count_last(self, accepted: int) -> None:
+        """Correct the last round by the verifier's total: a draft token that ends the answer is accepted too,
+        though it travels as the round's own token.
+        """
+        if accepted == self.accepted + 1:
+            self.accepted = accepted
+            if self.last_accepted == len(self.accepted_by_position):
+                self.accepted_by_position.append(0)
+            self.accepted_by_position[self.last_accepted] += 1
 
     # --- ratios -------------------------------------------------------------------------------------------------
 

@@ -283,6 +283,7 @@ class AsyncStream:
         if rest:
             self._put_text(rest, (), False)
         stats = self._stats
+        stats.count_last(end.accepted_tokens)
         stats.drafted, stats.run_ahead = end.drafted_tokens, end.run_ahead_tokens
         stats.accepted, stats.target_passes = end.accepted_tokens, end.target_passes
         stats.paths = self._generation.paths if self._generation is not None else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -39,7 +40,7 @@ def fetch_vocabulary(url: str, *, headers: Mapping[str, str] | None = None, time
         raise VerifierRefusedError(f"{address} answered {error.code}; give the tokenizer as a folder") from error
     except OSError as error:
         raise VerifierUnreachableError(f"no tokenizer from {address}: {error}; check the address") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, http.client.HTTPException) as error:
         raise VerifierRefusedError(f"{address} sent no tokenizer; give it as a folder") from error
     return Vocabulary(tokenizer, ChatTemplate(template, **special_tokens) if template else None)
 

@@ -11,8 +11,11 @@ from importlib import metadata
 from typing import Any
 
 from ...protocol.errors import DraftwireError, InvalidParameterError
+from ...protocol.sampling import SamplingParams
 from ..client import AsyncEdgeClient
+from ..device import Device
 from ..prompt import Prompt
+from ..proposer import Proposer
 from .options import add_connection_options, api_key
 
 __all__ = ["register"]
@@ -94,11 +97,22 @@ async def _measure(client: AsyncEdgeClient, report: dict[str, object], *, drafti
     plain = await client.generate(prompt, max_tokens=_TOKENS, look_ahead=0, ignore_eos=True)
     report["target_ms_per_step"] = 1000 * plain.stats.target_seconds / max(1, plain.stats.rounds)
     report["cloud_only_tokens_per_second"] = plain.stats.tokens_per_second
-    if drafting:
+    if drafting and client.device is not None:
         drafted = await client.generate(prompt, max_tokens=_TOKENS, ignore_eos=True)
-        report["draft_ms_per_token"] = drafted.stats.draft_ms_per_token
+        report["draft_ms_per_token"] = await _draft_ms(client.device)
         report["drafting_tokens_per_second"] = drafted.stats.tokens_per_second
         report["acceptance_rate"] = drafted.stats.acceptance_rate
+
+
+async def _draft_ms(device: Device) -> float:
+    """Median milliseconds of a drafting step, with the device to itself."""
+    proposer, tokens, times = Proposer(SamplingParams(), seed=0, prompt_length=1), [0], []
+    async with device.lease() as drafter:
+        for _ in range(_TOKENS):
+            drafted = await device.draft(drafter, tokens, proposer)
+            tokens.append(drafted.proposal.token)
+            times.append(1000 * drafted.seconds)
+    return statistics.median(times)
 
 
 async def _prompt(client: AsyncEdgeClient) -> Prompt:

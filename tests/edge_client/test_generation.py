@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from draftwire.cloud_verifier.stream import VerifierStream
+from draftwire.edge_client.generation import Generation
+from draftwire.protocol.acceptance import Proposal, verify_block
+from draftwire.protocol.errors import IllegalMessageError
+from draftwire.protocol.messages import Commit, Draft, Message, Open
+from draftwire.protocol.noise import Domain, uniform
+from draftwire.protocol.sampling import SamplingParams, TokenHistory, process_logits
+from draftwire.protocol.sparse_q import SparseQ
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PROMPT = (3, 4, 5)
+
+
+def generation_of(**options: Any) -> Generation:
+    defaults: dict[str, Any] = {"prompt_ids": PROMPT, "max_tokens": 20, "stop_ids": (), "look_ahead": 4}
+    return Generation(stream=1, **{**defaults, **options})
+
+
+def add(generation: Generation, *tokens: int) -> None:
+    for token in tokens:
+        assert generation.add(generation.path, Proposal(token), 10 + token)
+
+
+def commit(generation: Generation, accepted: int, token: int | None, *, path: int = 1) -> Any:
+    return generation.apply(Commit(stream=1, path=path, accepted=accepted, token=token))
+
+
+def frame_of(generation: Generation) -> Draft:
+    frame = generation.take_frame(sent_at=77)
+    assert frame is not None
+    return frame
+
+
+# --- growing the path -------------------------------------------------------------------------------------------------
+
+
+def test_proposals_follow_the_sequence() -> None:
+    generation = generation_of()
+    assert generation.context() == [3, 4, 5]
+    add(generation, 6, 7)
+    assert generation.context() == [3, 4, 5, 6, 7]
+    commit(generation, 0, 6, path=0)
+    assert generation.sequence == [3, 4, 5, 6]
+    assert generation.context() == [3, 4, 5, 6, 7]
+
+
+def test_the_path_grows_to_the_look_ahead() -> None:
+    generation = generation_of(look_ahead=2)
+    assert generation.wants_proposal()
+    add(generation, 6, 7)
+    assert not generation.wants_proposal()
+    frame_of(generation)
+    commit(generation, 1, 7)
+    assert generation.wants_proposal()
+
+
+def test_no_look_ahead_no_proposals() -> None:
+    assert not generation_of(look_ahead=0).wants_proposal()
+
+
+@pytest.mark.parametrize(("max_tokens", "wanted"), [(1, 0), (2, 1), (3, 2), (20, 8)])
+def test_the_last_token_needs_no_proposal(max_tokens: int, wanted: int) -> None:
+    generation, count = generation_of(max_tokens=max_tokens, look_ahead=8), 0
+    while generation.wants_proposal():
+        add(generation, 6)
+        count += 1
+    assert count == wanted
+
+
+def test_nothing_follows_a_stop_id() -> None:
+    generation = generation_of(stop_ids=(9,))
+    add(generation, 6)
+    assert generation.wants_proposal()
+    add(generation, 9)
+    assert not generation.wants_proposal()
+    assert not frame_of(generation).continues
+    commit(generation, 0, 0)  # the verifier saw it otherwise
+    assert generation.wants_proposal()
+
+
+def test_a_proposal_for_a_path_left_meanwhile_is_refused() -> None:
+    generation = generation_of()
+    path = generation.path
+    add(generation, 6)
+    frame_of(generation)
+    commit(generation, 0, 0)
+    assert not generation.add(path, Proposal(7), 0)
+    assert generation.context() == [3, 4, 5, 0]
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_holds_what_is_new() -> None:
+    generation = generation_of()
+    assert generation.take_frame(sent_at=0) is None
+    add(generation, 6, 7)
+    assert frame_of(generation) == Draft(
+        stream=1, path=1, start=3, token_ids=(6, 7), confidences=(16, 17), sent_at=77, continues=True
+    )
+    assert generation.take_frame(sent_at=0) is None
+    add(generation, 8, 9)
+    frame = frame_of(generation)
+    assert (frame.start, frame.token_ids, frame.confidences, frame.continues) == (5, (8, 9), (18, 19), False)
+
+
+def test_a_frame_of_rejection_mode_carries_q_instead_of_confidences() -> None:
+    generation = generation_of()
+    q = SparseQ((6, 8), (255, 3))
+    assert generation.add(generation.path, Proposal(8, q), 200)
+    frame = frame_of(generation)
+    assert (frame.confidences, frame.sparse_q) == ((), (q,))
+
+
+def test_unsent_proposals_that_commits_overtake_are_never_sent() -> None:
+    """Nothing of the path was sent, so the verifier need not hear what it has committed by itself."""
+    generation = generation_of()
+    add(generation, 6, 7, 8)
+    committed = commit(generation, 0, 6, path=0)
+    assert committed.guessed == (True,)
+    frame = frame_of(generation)
+    assert (frame.path, frame.start, frame.token_ids) == (1, 4, (7, 8))
+
+
+def test_a_path_sent_in_part_goes_on_where_it_was() -> None:
+    """The verifier expects the path without gaps, even where commits have passed what was not sent yet."""
+    generation = generation_of()
+    add(generation, 6)
+    frame_of(generation)
+    add(generation, 7, 8)
+    commit(generation, 1, 7)  # the bonus token is the proposal not yet sent
+    frame = frame_of(generation)
+    assert (frame.path, frame.start, frame.token_ids) == (1, 4, (7, 8))
+
+
+def test_nothing_is_sent_of_a_path_that_is_all_committed() -> None:
+    generation = generation_of()
+    add(generation, 6)
+    frame_of(generation)
+    add(generation, 7)
+    commit(generation, 1, 7)
+    assert generation.path.id == 1
+    assert generation.take_frame(sent_at=0) is None
+    add(generation, 8)
+    assert (frame_of(generation).start, generation.paths) == (4, 1)
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_accepted_and_a_bonus_that_the_path_had_guessed() -> None:
+    generation = generation_of()
+    add(generation, 6, 7, 8)
+    frame_of(generation)
+    committed = commit(generation, 2, 8)
+    assert (committed.token_ids, committed.guessed) == ((6, 7, 8), (True, True, True))
+    assert generation.path.id == 1
+    assert generation.answer == (6, 7, 8)
+
+
+def test_divergence_starts_a_new_path_at_the_committed_end() -> None:
+    generation = generation_of()
+    add(generation, 6, 7, 8)
+    frame_of(generation)
+    committed = commit(generation, 1, 0)
+    assert (committed.token_ids, committed.guessed) == ((6, 0), (True, False))
+    assert (generation.path.id, generation.path.start, generation.paths) == (2, 5, 1)
+    assert generation.context() == [3, 4, 5, 6, 0]
+    add(generation, 9)
+    frame = frame_of(generation)
+    assert (frame.path, frame.start, frame.token_ids) == (2, 5, (9,))
+
+
+def test_a_path_outrun_by_agreeing_commits_is_left() -> None:
+    generation = generation_of()
+    add(generation, 6)
+    frame_of(generation)
+    commit(generation, 1, 7)
+    assert (generation.path.id, generation.path.start) == (2, 5)
+
+
+def test_run_ahead_tokens_that_agree_keep_the_path() -> None:
+    generation = generation_of()
+    add(generation, 6, 7, 8, 9)
+    frame_of(generation)
+    for token in (6, 7):
+        committed = commit(generation, 0, token, path=0)
+        assert committed.guessed == (True,)
+    assert generation.path.id == 1
+    assert commit(generation, 2, 1).token_ids == (8, 9, 1)
+
+
+def test_an_unheard_of_path_is_moved_instead_of_numbered() -> None:
+    generation = generation_of()
+    add(generation, 6)
+    commit(generation, 0, 0, path=0)
+    commit(generation, 0, 1, path=0)
+    assert (generation.path.id, generation.path.start, generation.paths) == (1, 5, 0)
+
+
+def test_a_withheld_bonus() -> None:
+    generation = generation_of()
+    add(generation, 6, 7, 8)
+    frame_of(generation)
+    committed = commit(generation, 2, None)
+    assert committed.token_ids == (6, 7)
+    assert generation.path.id == 1
+    assert generation.context() == [3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(("accepted", "path"), [(3, 1), (1, 2), (1, 7)])
+def test_a_verifier_that_accepts_what_was_never_sent_breaks_the_protocol(accepted: int, path: int) -> None:
+    generation = generation_of()
+    add(generation, 6, 7)
+    frame_of(generation)
+    add(generation, 8)
+    with pytest.raises(IllegalMessageError, match="never sent") as caught:
+        commit(generation, accepted, 0, path=path)
+    assert caught.value.stream == 1
+    assert generation.answer == ()
+
+
+def test_a_verifier_that_accepts_tokens_of_a_path_left_breaks_the_protocol() -> None:
+    generation = generation_of()
+    add(generation, 6, 7)
+    frame_of(generation)
+    commit(generation, 0, 0)
+    with pytest.raises(IllegalMessageError, match="path 1"):
+        commit(generation, 1, 0, path=1)
+
+
+# --- client and verifier together ------------------------------------------------------------------------------------
+
+
+class Nobody:
+    def deliver(self, messages: Sequence[Message]) -> None:
+        raise AssertionError(messages)
+
+
+class Pair:
+    """A Generation and a VerifierStream with two wires between them, on which frames wait as long as one likes."""
+
+    def __init__(
+        self, *, params: SamplingParams, table: int, max_tokens: int, stop_ids: tuple[int, ...], **sizes: int
+    ) -> None:
+        self.params, self.table, self.seed = params, table, table * 7 + 1
+        request = Open(
+            stream=1,
+            token_ids=PROMPT,
+            prompt_length=len(PROMPT),
+            params=params,
+            max_tokens=max_tokens,
+            seed=self.seed,
+            stop_ids=stop_ids,
+            drafting=True,
+        )
+        self.client = generation_of(max_tokens=max_tokens, stop_ids=stop_ids, look_ahead=sizes["look_ahead"])
+        self.verifier = VerifierStream(
+            slot=1, owner=Nobody(), request=request, sequence=list(PROMPT), cached=0, opened_at=0.0
+        )
+        self.max_block, self.backlog = sizes["max_block"], sizes["look_ahead"]
+        self.up: deque[Draft] = deque()
+        self.down: deque[Commit] = deque()
+        self.in_flight: Any = None
+
+    def row(self, context: Sequence[int]) -> Any:
+        return np.random.default_rng([self.table, *context[-2:]]).standard_normal(6)
+
+    def propose(self, good: bool) -> None:
+        """Begin a drafting step; it ends with :meth:`proposed`, and commits may come in between."""
+        if self.in_flight is None and self.client.wants_proposal():
+            context = self.client.context()
+            position = len(context)
+            scores = process_logits(self.row(context), SamplingParams(temperature=1.0), TokenHistory())
+            q = SparseQ.from_scores(scores if good else -scores, 4)
+            token = q.sample(uniform(self.seed, position, Domain.DRAFT))
+            if good and self.params.mode == "coupled":  # what the target will say itself
+                history = TokenHistory(PROMPT, context[len(PROMPT) :])
+                verdict = verify_block(
+                    self.row(context)[None], [], params=self.params, history=history, seed=self.seed,
+                    position=position, budget=1,
+                )  # fmt: skip
+                token = verdict.tokens[0]
+            by_rejection = self.params.mode == "rejection" and not self.params.greedy
+            self.in_flight = (self.client.path, Proposal(token, q if by_rejection else None))
+
+    def proposed(self, send: bool) -> None:
+        if self.in_flight is not None:
+            self.client.add(*self.in_flight, 0)
+            self.in_flight = None
+        if send:
+            self.transmit()
+
+    def transmit(self) -> None:
+        frame = self.client.take_frame(sent_at=0)
+        if frame is not None:
+            self.up.append(frame)
+
+    def arrive(self) -> None:
+        if self.up and not self.verifier.finished:
+            self.verifier.take_draft(self.up.popleft(), now=0.0, max_backlog=self.backlog)
+
+    def step(self) -> None:
+        stream = self.verifier
+        if stream.finished:
+            return
+        work = stream.work(max_block=self.max_block, prefill_chunk=64)
+        contexts = [stream.sequence + [p.token for p in work.proposals[:count]] for count in range(work.block.rows)]
+        verdict = verify_block(
+            np.stack([self.row(context) for context in contexts]),
+            work.proposals,
+            params=self.params,
+            history=stream.history,
+            seed=self.seed,
+            position=len(stream.sequence),
+            stop_ids=stream.request.stop_ids,
+            budget=stream.remaining,
+            withhold_bonus=stream.withholds_bonus(work.proposals),
+        )
+        self.down.append(stream.commit(verdict, work.proposals, started=0.0, ended=0.0))
+        assert stream.cached < len(stream.sequence)
+
+    def hear(self) -> None:
+        if self.down:
+            self.client.apply(self.down.popleft())
+
+
+ACTIONS = st.lists(
+    st.sampled_from([*["good"] * 3, "bad", *["done"] * 2, "late", "send", "arrive", *["step"] * 2, *["hear"] * 2]),
+    max_size=120,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    actions=ACTIONS,
+    params=st.sampled_from(
+        [
+            SamplingParams(),
+            SamplingParams(temperature=1.0),
+            SamplingParams(temperature=1.0, mode="rejection"),
+            SamplingParams(temperature=1.0, repetition_penalty=1.5),
+        ]
+    ),
+    table=st.integers(0, 50),
+    max_tokens=st.integers(1, 40),
+    stop_ids=st.sampled_from([(), (2,)]),
+    look_ahead=st.integers(0, 8),
+    max_block=st.sampled_from([1, 3, 16]),
+)
+def test_both_ends_agree_whatever_the_delays(actions: list[str], **options: Any) -> None:
+    """No interleaving of drafting, sending, verifying and hearing makes one end see what the other does not."""
+    pair = Pair(**options)
+    for action in [*actions, *["good", "done", "arrive", "step", "hear"] * 60]:
+        match action:
+            case "good" | "bad":
+                pair.propose(action == "good")
+            case "done" | "late":
+                pair.proposed(send=action == "done")
+            case "send":
+                pair.transmit()
+            case "arrive":
+                pair.arrive()
+            case "step":
+                pair.step()
+            case "hear":
+                pair.hear()
+        known = len(pair.client.sequence)
+        assert pair.client.sequence == pair.verifier.sequence[:known]
+        assert pair.client.path.end >= known
+    while pair.down:
+        pair.hear()
+    assert pair.verifier.finished
+    assert pair.client.sequence == pair.verifier.sequence
+    assert len(pair.client.answer) <= options["max_tokens"]
+
+
+def test_a_draft_that_is_always_right_is_always_of_use() -> None:
+    """One path carries the whole answer, though commits come a round trip late."""
+    params = SamplingParams(temperature=1.0)
+    pair = Pair(params=params, table=3, max_tokens=60, stop_ids=(), look_ahead=8, max_block=16)
+    used: set[int] = set()
+    while not pair.verifier.finished:
+        for _ in range(3):
+            pair.propose(good=True)
+            pair.proposed(send=True)
+        used.update(frame.path for frame in pair.up)
+        while len(pair.up) > 2:
+            pair.arrive()
+        pair.step()
+        if len(pair.down) > 2:
+            pair.hear()
+    while pair.down:
+        pair.hear()
+    assert used == {1}
+    assert pair.verifier.counters.accepted == pair.verifier.counters.drafted > 20
