@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 PING_INTERVAL = 20.0
 """Seconds between pings, short enough for proxies that drop connections idle for a minute."""
 
-_OUTGOING_FRAMES = 1024
+_OUTGOING_BYTES = 256 * 1024
 _FLUSH_SECONDS = 5.0
 _GRACE = 64 * 1024
 
@@ -163,24 +163,32 @@ def _schedule(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> No
 
 
 class _Peer:
-    """The sending half of one socket: a bounded queue and the task that empties it."""
+    """The sending half of one socket: a bounded queue and the task that empties it.
+
+    The bound is in bytes, and far above what a fast target commits while the event loop is busy elsewhere: only a
+    reader that does not read comes near it.
+    """
 
     def __init__(self, socket: web.WebSocketResponse) -> None:
         self._socket = socket
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(_OUTGOING_FRAMES)
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._waiting = 0
+        self._stalled = False
         self._writer = asyncio.create_task(self._write())
 
     def enqueue(self, frame: bytes) -> None:
         """Queue a frame; a reader too slow for the queue's bound is cut off rather than buffered for."""
-        try:
-            self._frames.put_nowait(frame)
-        except asyncio.QueueFull:
+        if self._stalled:
+            return
+        self._frames.put_nowait(frame)
+        self._waiting += len(frame)
+        if self._waiting > _OUTGOING_BYTES:
+            self._stalled = True
             self._writer.cancel()
 
     async def finish(self, code: int, message: bytes) -> None:
         """Let queued frames, a last ERROR among them, leave before the socket closes."""
-        if not self._frames.full():
-            self._frames.put_nowait(None)
+        self._frames.put_nowait(None)
         _, late = await asyncio.wait([self._writer], timeout=_FLUSH_SECONDS)
         if late:
             self._writer.cancel()
@@ -191,6 +199,7 @@ class _Peer:
         try:
             while (frame := await self._frames.get()) is not None:
                 await self._socket.send_bytes(frame)
+                self._waiting -= len(frame)
         except (ConnectionError, RuntimeError):  # the peer left; the reading side notices as well
             return
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ..protocol.errors import DraftwireError, FingerprintMismatchError, InvalidParameterError
+from ..protocol.errors import DrafterError, DraftwireError, FingerprintMismatchError, InvalidParameterError
 from ..protocol.messages import Prefix, Welcome
 from .connection import VerifierConnection
 from .device import Device
@@ -261,6 +261,8 @@ class AsyncEdgeClient:
     def _draft_error(self, reason: str) -> DraftwireError:
         if self._device is not None and isinstance(self._device.fault, DraftwireError):
             return self._device.fault
+        if self._device is None or self._device.fault is not None:
+            return DrafterError(reason)
         return FingerprintMismatchError(reason)
 
     # --- what an earlier stream left behind ---------------------------------------------------------------------

@@ -1,0 +1,24 @@
+"""Bundles for the table targets, written once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .harness import endless_table
+from .table_bundle import one_hot_table, right_table, write_bundle, wrong_table
+
+
+@pytest.fixture(scope="session")
+def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Draft bundles for :func:`endless_table` by name: ``right``, ``wrong``, ``one-hot``."""
+    folder, target = tmp_path_factory.mktemp("drafts"), endless_table()
+    tables = {"right": right_table, "wrong": wrong_table, "one-hot": one_hot_table}
+    return {name: write_bundle(folder / name, target, make(target)) for name, make in tables.items()}
+
+
+@pytest.fixture
+def right_draft(drafts: dict[str, Path]) -> Path:
+    """A draft that is the target itself."""
+    return drafts["right"]

@@ -1,0 +1,488 @@
+"""What a caller can get wrong, and what can be wrong at the other end or on the disk: named errors of one line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.edge_client import AsyncEdgeClient, Degraded, EdgeClient, Result
+from draftwire.edge_client.vocabulary_source import fetch_vocabulary
+from draftwire.protocol.errors import (
+    AuthenticationError,
+    BundleCorruptError,
+    BundleNotFoundError,
+    ConnectionLostError,
+    DraftwireError,
+    FingerprintMismatchError,
+    IllegalMessageError,
+    InternalVerifierError,
+    InvalidParameterError,
+    MalformedFrameError,
+    PromptTooLongError,
+    ProtocolError,
+    StreamError,
+    VerifierError,
+    VerifierRefusedError,
+    VerifierUnreachableError,
+    VersionMismatchError,
+)
+from draftwire.protocol.messages import Commit, Error, ErrorCode, Open, Opened
+from draftwire.protocol.session import Session
+
+from .harness import (
+    RunningVerifier,
+    endless_table,
+    honest_stream,
+    reference_tokens,
+    running_verifier,
+    scripted_verifier,
+    serving,
+    wait_for,
+    welcome,
+)
+from .table_bundle import right_table, seal, write_bundle
+
+PROMPT = [1, 7, 3]
+
+
+@pytest.fixture
+async def verifier() -> AsyncIterator[RunningVerifier]:
+    async with running_verifier(endless_table(), max_context=300) as running:
+        yield running
+
+
+def check_one_line(error: BaseException) -> None:
+    assert str(error)
+    assert "\n" not in str(error)
+    assert "Traceback" not in str(error)
+
+
+# --- the caller's own mistakes ------------------------------------------------------------------------------------
+
+NONSENSE = [
+    ("temperature", math.nan),
+    ("temperature", -1),
+    ("temperature", math.inf),
+    ("temperature", "hot"),
+    ("temperature", True),
+    ("top_p", -1),
+    ("top_p", 0),
+    ("top_p", 2),
+    ("top_p", math.nan),
+    ("top_k", -1),
+    ("top_k", 1.5),
+    ("min_p", 1.01),
+    ("repetition_penalty", 0),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -math.inf),
+    ("logit_bias", {1: 1e9}),
+    ("logit_bias", {-1: 1.0}),
+    ("logit_bias", [1, 2]),
+    ("mode", "guess"),
+    ("max_tokens", 0),
+    ("max_tokens", 1.0),
+    ("max_tokens", 2**40),
+    ("seed", -1),
+    ("seed", 2**64),
+    ("look_ahead", -1),
+    ("look_ahead", 10**6),
+    ("policy", "cheap"),
+    ("num_beams", 4),
+    ("sampling", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), NONSENSE)
+async def test_a_parameter_out_of_range_is_named(field: str, value: Any, verifier: RunningVerifier) -> None:
+    async with AsyncEdgeClient(verifier.url) as client:
+        with pytest.raises(InvalidParameterError) as caught:
+            client.stream(PROMPT, **{field: value})
+        assert caught.value.field == field
+        check_one_line(caught.value)
+        assert len((await client.generate(PROMPT, max_tokens=5)).token_ids) == 5
+    with pytest.raises(InvalidParameterError) as caught:
+        AsyncEdgeClient(verifier.url, **{field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1, 64])
+async def test_look_ahead_0_is_cloud_only(look_ahead: int, verifier: RunningVerifier, right_draft: Path) -> None:
+    async with AsyncEdgeClient(verifier.url, draft=right_draft) as client:
+        await client.wait_for_draft()
+        result = await client.generate(PROMPT, max_tokens=50, look_ahead=look_ahead, policy="cost")
+    assert result.token_ids == reference_tokens(verifier.target, PROMPT, 50)
+    assert (result.stats.sent_tokens == result.stats.draft_steps == 0) == (look_ahead == 0)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[-1], [1, 24], [2**31], [2**63], [], "", ["abc", "abd"], [1.0], [True], [None], b"abc", None, 7, [{"role": 1}]],
+    ids=repr,
+)
+async def test_a_prompt_that_is_none(prompt: Any, verifier: RunningVerifier) -> None:
+    """Ids out of range, nothing at all, several texts at once."""
+    async with honest_stream(verifier), AsyncEdgeClient(verifier.url) as client:
+        with pytest.raises(InvalidParameterError) as caught:
+            await wait_for(client.generate(prompt, max_tokens=5))
+        assert caught.value.field in ("prompt", "messages")
+        check_one_line(caught.value)
+        assert len((await client.generate(PROMPT, max_tokens=5)).token_ids) == 5
+
+
+@pytest.mark.parametrize(("length", "options"), [(300, {}), (299, {"max_tokens": 2}), (1, {"max_tokens": 300})])
+async def test_more_than_the_context_holds(length: int, options: Any, verifier: RunningVerifier) -> None:
+    async with honest_stream(verifier), AsyncEdgeClient(verifier.url, retain_context=True) as client:
+        with pytest.raises(PromptTooLongError, match="context of 300") as caught:
+            await wait_for(client.generate([3] * length, **options))
+        assert caught.value.code is ErrorCode.PROMPT_TOO_LONG
+        check_one_line(caught.value)
+        # To the last token that fits.
+        result = await wait_for(client.generate([3] * 290, max_tokens=10))
+        assert len(result.token_ids) == 10
+        with pytest.raises(PromptTooLongError):
+            await wait_for(client.generate([3] * 290 + list(result.token_ids), max_tokens=5))
+
+
+async def test_ids_beyond_the_vocabulary_in_a_bias(verifier: RunningVerifier) -> None:
+    async with honest_stream(verifier), AsyncEdgeClient(verifier.url) as client:
+        with pytest.raises(DraftwireError, match=r"(?s)logit_bias.*24|24.*logit_bias") as caught:
+            await wait_for(client.generate(PROMPT, max_tokens=5, logit_bias={24: 1.0}))
+        check_one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://host", "ws://", "ws://host:0", "ws://host:99999", "ws://u:p@host", "a b", "ws://" + "a" * 70 + ".test"],
+)
+def test_no_url(url: str) -> None:
+    for kind in (AsyncEdgeClient, EdgeClient):
+        with pytest.raises(InvalidParameterError) as caught:
+            kind(url)
+        assert caught.value.field == "url"
+        check_one_line(caught.value)
+
+
+# --- no verifier there --------------------------------------------------------------------------------------------
+
+
+async def fails_with(kind: type[DraftwireError], url: str, *, match: str, **options: Any) -> None:
+    async with AsyncEdgeClient(url, timeout=5.0, **options) as client:
+        for attempt in (client.connect, lambda: client.generate(PROMPT, max_tokens=4)):
+            with pytest.raises(kind, match=match) as caught:
+                await wait_for(attempt())
+            check_one_line(caught.value)
+
+
+async def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        await fails_with(VerifierUnreachableError, f"ws://127.0.0.1:{free.getsockname()[1]}", match="no verifier at")
+
+
+async def test_no_such_host() -> None:
+    await fails_with(VerifierUnreachableError, "ws://no-such-host.invalid", match="no verifier at")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "match"),
+    [
+        (200, VerifierRefusedError, "200"),
+        (401, AuthenticationError, "API key"),
+        (403, AuthenticationError, "API key"),
+        (404, VerifierRefusedError, "404"),
+        (500, VerifierRefusedError, "500"),
+        (503, VerifierRefusedError, "503"),
+    ],
+)
+async def test_a_plain_http_server(status: int, kind: type[DraftwireError], match: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text="no\nsuch\nthing")
+
+    app = web.Application()
+    app.router.add_get("/v1/verify", answer)
+    async with serving(app) as url:
+        await fails_with(kind, url, match=match, api_key="secret-key")
+
+
+async def test_a_server_that_speaks_something_else() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\x16\x03\x01 not HTTP at all\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        await fails_with(VerifierRefusedError, f"ws://127.0.0.1:{port}", match="is not a verifier")
+
+
+async def test_a_server_that_hangs_up() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        await fails_with(VerifierError, f"ws://127.0.0.1:{port}", match=str(port))
+
+
+async def nothing(_: web.WebSocketResponse, __: Session) -> None:
+    """Say nothing."""
+
+
+@pytest.mark.parametrize("subprotocol", [None, "chat", "draftwire.v2"])
+async def test_another_subprotocol(subprotocol: str | None) -> None:
+    async with scripted_verifier(nothing, subprotocol=subprotocol) as url, AsyncEdgeClient(url) as client:
+        with pytest.raises((VersionMismatchError, VerifierRefusedError), match=r"draftwire\.v1|subprotocol") as caught:
+            await wait_for(client.connect())
+        check_one_line(caught.value)
+
+
+async def test_a_verifier_that_never_answers_the_handshake() -> None:
+    async with scripted_verifier(nothing) as url, AsyncEdgeClient(url, timeout=0.2) as client:
+        with pytest.raises(ConnectionLostError, match="no WELCOME") as caught:
+            await wait_for(client.connect())
+        check_one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (b"", MalformedFrameError),
+        (b"\x00\x00\x00", MalformedFrameError),
+        (b"\xff" * 50, MalformedFrameError),
+        ("hello", MalformedFrameError),
+        (b"\x08\x02", VersionMismatchError),
+        (b"\x08\x01", MalformedFrameError),
+        (b"\x02\x01\x00", IllegalMessageError),  # an OPEN, which is not the verifier's to send
+    ],
+    ids=repr,
+)
+async def test_garbage_instead_of_welcome(reply: bytes | str, kind: type[ProtocolError]) -> None:
+    async def script(ws: web.WebSocketResponse, _: Session) -> None:
+        await ws.receive()
+        await (ws.send_str(reply) if isinstance(reply, str) else ws.send_bytes(reply))
+
+    async with scripted_verifier(script) as url, AsyncEdgeClient(url) as client:
+        with pytest.raises(kind) as caught:
+            await wait_for(client.connect())
+        check_one_line(caught.value)
+
+
+async def test_the_verifier_refuses_in_words() -> None:
+    async def script(ws: web.WebSocketResponse, session: Session) -> None:
+        session.receive(await ws.receive_bytes())
+        await ws.send_bytes(session.send(Error(stream=0, code=ErrorCode.BUSY, message="full", retry_after_ms=2500)))
+
+    async with scripted_verifier(script) as url, AsyncEdgeClient(url) as client:
+        with pytest.raises(StreamError, match="full") as caught:
+            await wait_for(client.connect())
+        assert caught.value.code is ErrorCode.BUSY
+        assert caught.value.retry_after == 2.5
+
+
+# --- a verifier that misbehaves later -----------------------------------------------------------------------------
+
+
+async def misled(url: str, **options: Any) -> tuple[BaseException, Result]:
+    """What a generation fails with, and what was committed before."""
+    async with AsyncEdgeClient(url, **options) as client, client.stream(PROMPT, max_tokens=30) as stream:
+        with pytest.raises(DraftwireError) as caught:
+            await wait_for(stream.get_final_result())
+        check_one_line(caught.value)
+        return caught.value, stream.partial_result()
+
+
+@pytest.mark.parametrize(
+    ("lie", "kind"),
+    [
+        (Commit(stream=1, path=1, accepted=3, token=4), IllegalMessageError),
+        (Error(stream=1, code=ErrorCode.INTERNAL, message="it broke"), InternalVerifierError),
+        (Error(stream=1, code=ErrorCode.NON_FINITE_LOGITS, message="NaN"), InternalVerifierError),
+        (Error(stream=0, code=ErrorCode.SHUTTING_DOWN, message="bye"), StreamError),
+        (b"\x1a\x01", MalformedFrameError),
+        (b"\x0f", MalformedFrameError),
+        (b"\x1a\x63\x00\x00\x00", ProtocolError),
+    ],
+    ids=repr,
+)
+async def test_what_was_committed_outlives_the_fault(lie: Any, kind: type[DraftwireError]) -> None:
+    async def script(ws: web.WebSocketResponse, session: Session) -> None:
+        session.receive(await ws.receive_bytes())
+        await ws.send_bytes(session.send(welcome(endless_table())))
+        (request,) = session.receive(await ws.receive_bytes())
+        assert isinstance(request, Open)
+        good = [Opened(stream=1), *(Commit(stream=1, path=0, accepted=0, token=token) for token in (5, 6, 7))]
+        for message in good:
+            await ws.send_bytes(session.send(message))
+        await ws.send_bytes(lie if isinstance(lie, bytes) else session.send(lie))
+
+    async with scripted_verifier(script) as url:
+        error, partial = await misled(url)
+    assert isinstance(error, kind)
+    assert partial.token_ids == (5, 6, 7)
+    assert partial.text == "efg"
+
+
+async def test_a_tokenizer_that_is_none() -> None:
+    async def script(ws: web.WebSocketResponse, session: Session) -> None:
+        session.receive(await ws.receive_bytes())
+        await ws.send_bytes(session.send(welcome(endless_table())))
+
+    broken = endless_table()
+    for text in ("{}", "not JSON", '{"version": "1.0", "model": {}}'):
+        broken.tokenizer_json = text
+        async with scripted_verifier(script, target=broken) as url, AsyncEdgeClient(url) as client:
+            with pytest.raises(DraftwireError) as caught:
+                await wait_for(client.generate("abc", max_tokens=4))
+            check_one_line(caught.value)
+
+
+async def test_a_tokenizer_cut_short() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(VerifierError) as caught:
+            await asyncio.to_thread(fetch_vocabulary, url)
+        check_one_line(caught.value)
+
+
+# --- a draft that cannot be used ----------------------------------------------------------------------------------
+
+
+async def goes_on_without(draft: Path, verifier: RunningVerifier, *, reason: str) -> None:
+    """Text comes, exact and cloud-only, with the reason in the status and in an event."""
+    async with honest_stream(verifier), AsyncEdgeClient(verifier.url, draft=draft) as client:
+        status = await wait_for(client.wait_for_draft())
+        assert status.mode == "cloud-only"
+        assert status.reason is not None
+        assert reason in status.reason
+        assert "\n" not in status.reason
+        async with client.stream("abc", max_tokens=30, temperature=0.8, seed=4) as stream:
+            events = [event async for event in stream]
+            result = await stream.get_final_result()
+        degraded = [event.reason for event in events if isinstance(event, Degraded)]
+        assert degraded == [status.reason]
+        assert result.token_ids == reference_tokens(verifier.target, [1, 2, 3], 30, temperature=0.8, seed=4)
+        assert result.text == "".join(chr(ord("a") + token - 1) for token in result.token_ids)
+        assert result.stats.sent_tokens == result.stats.draft_steps == 0
+
+
+async def is_required(draft: Path, verifier: RunningVerifier, kind: type[DraftwireError]) -> None:
+    async with honest_stream(verifier), AsyncEdgeClient(verifier.url, draft=draft, require_draft=True) as client:
+        for _ in range(2):
+            with pytest.raises(kind) as caught:
+                await wait_for(client.generate(PROMPT, max_tokens=5))
+            check_one_line(caught.value)
+
+
+@pytest.fixture
+def copy(right_draft: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(right_draft, tmp_path / "copy"))
+
+
+async def test_no_bundle(verifier: RunningVerifier, tmp_path: Path) -> None:
+    await goes_on_without(tmp_path / "nowhere", verifier, reason="no draft bundle at")
+    await is_required(tmp_path / "nowhere", verifier, BundleNotFoundError)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+async def test_a_flipped_bit(name: str, verifier: RunningVerifier, copy: Path) -> None:
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    await goes_on_without(copy, verifier, reason=name)
+    await is_required(copy, verifier, BundleCorruptError)
+
+
+async def test_a_missing_file(verifier: RunningVerifier, copy: Path) -> None:
+    (copy / "model.onnx").unlink()
+    await goes_on_without(copy, verifier, reason="model.onnx")
+    await is_required(copy, verifier, BundleNotFoundError)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "draftwire-bundle", "format_version": 99}', "\x00"])
+async def test_a_manifest_that_is_none(text: str, verifier: RunningVerifier, copy: Path) -> None:
+    (copy / "manifest.json").write_text(text)
+    await goes_on_without(copy, verifier, reason="manifest.json")
+    await is_required(copy, verifier, BundleCorruptError)
+
+
+async def test_a_graph_with_another_shape_of_cache(verifier: RunningVerifier, copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["kv"]["layers"] = 2
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    await goes_on_without(copy, verifier, reason="not the graph its manifest describes")
+
+
+async def test_a_file_that_is_no_graph_though_its_hash_is_right(verifier: RunningVerifier, copy: Path) -> None:
+    (copy / "model.onnx").write_bytes(b"not a graph")
+    seal(copy)
+    await goes_on_without(copy, verifier, reason="model.onnx")
+
+
+async def test_another_vocabulary(verifier: RunningVerifier, tmp_path: Path) -> None:
+    stranger = TableTarget(vocabulary_size=16, seed=5)
+    draft = write_bundle(tmp_path / "stranger", stranger, right_table(stranger), name="stranger")
+    await goes_on_without(draft, verifier, reason="does not share the vocabulary of the target table-24-5")
+    await is_required(draft, verifier, FingerprintMismatchError)
+
+
+async def test_the_same_ids_for_other_texts(verifier: RunningVerifier, tmp_path: Path) -> None:
+    """As large as the target's vocabulary, but two tokens have changed places: garbage, if it were let through."""
+    twisted = endless_table()
+    tokenizer = json.loads(twisted.tokenizer_json)
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    twisted.tokenizer_json = json.dumps(tokenizer)
+    draft = write_bundle(tmp_path / "twisted", twisted, right_table(twisted), name="twisted")
+    await goes_on_without(draft, verifier, reason="does not share the vocabulary")
+
+
+async def test_a_draft_that_yields_nan_in_mid_stream(verifier: RunningVerifier, tmp_path: Path) -> None:
+    table = right_table(verifier.target)
+    expected = reference_tokens(verifier.target, [1, 2, 3], 16)
+    table[(expected[9] + 1) * 25 + expected[10] + 1] = math.nan
+    draft = write_bundle(tmp_path / "nan", verifier.target, table)
+    async with AsyncEdgeClient(verifier.url, draft=draft) as client:
+        await client.wait_for_draft()
+        async with client.stream([1, 2, 3], max_tokens=16, policy="cost") as stream:
+            events = [event async for event in stream]
+            result = await stream.get_final_result()
+    assert result.token_ids == expected
+    assert ["not finite" in event.reason for event in events if isinstance(event, Degraded)] == [True]
+
+
+async def test_a_draft_whose_context_is_shorter_than_the_targets(tmp_path: Path, drafts: dict[str, Path]) -> None:
+    draft = Path(shutil.copytree(drafts["right"], tmp_path / "short"))
+    manifest = json.loads((draft / "manifest.json").read_text())
+    manifest["context_length"] = 20
+    (draft / "manifest.json").write_text(json.dumps(manifest))
+    async with running_verifier(endless_table()) as verifier, AsyncEdgeClient(verifier.url, draft=draft) as client:
+        await client.wait_for_draft()
+        for prompt, count in ((PROMPT, 22), (PROMPT * 10, 4)):
+            async with client.stream(prompt, max_tokens=count, policy="cost") as stream:
+                events = [event async for event in stream]
+                result = await stream.get_final_result()
+            assert result.token_ids == reference_tokens(verifier.target, prompt, count)
+            assert ["context" in event.reason for event in events if isinstance(event, Degraded)] == [True]
+        assert client.status.mode == "drafting"  # the next prompt may fit
+
+
+async def test_a_tokenizer_of_another_target(verifier: RunningVerifier, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(TableTarget(vocabulary_size=16).tokenizer_json)
+    async with AsyncEdgeClient(verifier.url, tokenizer=tmp_path) as client:
+        with pytest.raises(FingerprintMismatchError, match="table-24-5") as caught:
+            await wait_for(client.generate("abc", max_tokens=4))
+        check_one_line(caught.value)
