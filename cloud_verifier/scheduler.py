@@ -2,7 +2,8 @@
 
 A stream that nobody drafts for always runs. One that is drafted for may be held until its draft arrives, when that
 saves target passes (the cost policy); it never waits longer than its patience, which follows how long drafts took to
-arrive so far.
+arrive so far and halves each time none came; after a few such misses the stream runs like one nobody drafts for,
+until a draft arrives again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["Plan", "RunAhead", "Scheduler"]
 _LEAST_PATIENCE = 0.05
 _MOST_PATIENCE = 2.0
 _FIRST_PATIENCE = 0.5
+_MISSES = 4
 
 
 class RunAhead(Enum):
@@ -73,11 +75,11 @@ class Scheduler:
         """Until when the stream waits for a draft; 0 when it does not wait."""
         if stream.prefilling or not stream.request.drafting or stream.proposed():
             return 0.0
-        if not self._waits(stream):
+        if stream.remaining == 1 or stream.misses >= _MISSES or not self._waits(stream):  # nobody drafts a last token
             return 0.0
         gap = stream.draft_gap
         patience = _FIRST_PATIENCE if gap is None else min(max(2 * gap, _LEAST_PATIENCE), _MOST_PATIENCE)
-        return stream.waiting_since + patience
+        return stream.waiting_since + patience / 2**stream.misses
 
     def _waits(self, stream: VerifierStream) -> bool:
         if self._run_ahead is RunAhead.AUTO:

@@ -71,6 +71,7 @@ class VerifierStream:
     arrival: Arrival | None = None
     waiting_since: float = 0.0
     draft_gap: float | None = None
+    misses: int = 0
     remaining: int = field(init=False)
     counters: StreamCounters = field(default_factory=StreamCounters)
 
@@ -114,6 +115,7 @@ class VerifierStream:
         self.continues = draft.continues
         self.arrival = Arrival(draft.sent_at, now)
         if path.alive and path.end > len(self.sequence):
+            self.misses = 0
             gap = now - self.waiting_since
             self.draft_gap = gap if self.draft_gap is None else 0.7 * self.draft_gap + 0.3 * gap
 
@@ -185,6 +187,7 @@ class VerifierStream:
         counters.committed += len(verdict.tokens)
         if self.request.drafting and not proposals:
             counters.run_ahead += len(verdict.tokens)
+            self.misses += 1
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -159,6 +159,7 @@ class AsyncStream:
         )
         stop_ids = () if self._options.ignore_eos else setup.connection.welcome.eos_ids
         channel = await setup.connection.open_stream(lambda stream: self._open(setup, stream, budget, stop_ids))
+        again = self._generation is not None
         generation = self._generation = Generation(
             stream=channel.stream,
             prompt_ids=setup.prompt_ids,
@@ -166,7 +167,7 @@ class AsyncStream:
             stop_ids=stop_ids,
             look_ahead=min(self._options.look_ahead, setup.connection.welcome.limits.max_backlog),
         )
-        if setup.degraded is not None:
+        if setup.degraded is not None and not again:
             self._events.put_nowait(Degraded(reason=setup.degraded))
         loop = self._draft_loop(setup, channel, generation)
         drafting = asyncio.create_task(loop.run()) if loop is not None else None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from draftwire.cloud_verifier.scheduler import RunAhead, Scheduler
 from draftwire.cloud_verifier.stream import VerifierStream
+from draftwire.protocol.acceptance import Verdict
 from draftwire.protocol.messages import Draft, Message, Open, Policy
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.sparse_q import SparseQ
@@ -66,6 +67,22 @@ def test_patience_follows_how_long_drafts_take_within_bounds(gap: float, patienc
     stream = stream_of(policy=Policy.COST)
     stream.draft_gap = gap
     assert Scheduler().plan([stream], now=10.0).wake_at == pytest.approx(10.0 + patience)
+
+
+def test_nobody_drafts_the_last_token_so_nobody_waits_for_it() -> None:
+    assert Scheduler().plan([stream_of(policy=Policy.COST, max_tokens=1)], now=10.0).work
+
+
+def test_patience_with_a_client_that_does_not_draft_shrinks_and_ends_until_it_does() -> None:
+    stream, now, patience = stream_of(policy=Policy.COST), 10.0, []
+    for _ in range(6):
+        plan = Scheduler().plan([stream], now=now)
+        patience.append(0.0 if plan.wake_at is None else plan.wake_at - now)
+        stream.commit(Verdict((3,), 0), [], started=now, ended=now)
+    assert patience == pytest.approx([0.5, 0.25, 0.125, 0.0625, 0.0, 0.0])
+    send(stream, 5, now=now)
+    stream.commit(Verdict((5, 6), 1), stream.proposed(), started=now, ended=now)
+    assert Scheduler().plan([stream], now=now).wake_at is not None
 
 
 def test_a_held_stream_does_not_hold_the_others() -> None:
