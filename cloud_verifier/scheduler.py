@@ -79,7 +79,7 @@ class Scheduler:
             return 0.0
         gap = stream.draft_gap
         patience = _FIRST_PATIENCE if gap is None else min(max(2 * gap, _LEAST_PATIENCE), _MOST_PATIENCE)
-        return stream.waiting_since + patience / 2**stream.misses
+        return stream.waiting_since + patience * 0.5**stream.misses
 
     def _waits(self, stream: VerifierStream) -> bool:
         if self._run_ahead is RunAhead.AUTO:
