@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,11 @@ def drafter_loop(folder: Path, *, threads: int) -> Step:
     return lambda token: int(drafter.feed([token]).argmax())
 
 
-def stream_loop(folder: Path, *, threads: int) -> Step:
+def stream_loop(folder: Path, *, threads: int, until: ExitStack) -> Step:
     """A whole drafting step as streams take it: through the device's thread, with the proposal drawn."""
-    runner = asyncio.Runner()
+    runner = until.enter_context(asyncio.Runner())
     device = runner.run(Device.open(folder, threads=threads))
+    until.callback(lambda: runner.run(device.close()))
     drafter = runner.run(device.drafter())
     proposer = Proposer(SamplingParams(), seed=0, prompt_length=1)
     tokens: list[int] = []
@@ -124,6 +126,18 @@ def measure(loops: dict[str, Step], tokens: Sequence[int], *, warm: int) -> dict
     return times
 
 
+def _loops(options: argparse.Namespace, manifest: Manifest, capacity: int, until: ExitStack) -> dict[str, Step]:
+    """The loops to compare, by the names they are printed under."""
+    loops = {
+        "bare IOBinding loop": bare_loop(options.bundle, manifest, threads=options.threads, capacity=capacity),
+        "Drafter": drafter_loop(options.bundle, threads=options.threads),
+        "drafting in a stream": stream_loop(options.bundle, threads=options.threads, until=until),
+    }
+    if options.plain:
+        loops["plain export"] = plain_loop(options.plain, threads=options.threads)
+    return loops
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m draftwire.edge_client.draft_timing", description=__doc__)
@@ -137,18 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--threads, --tokens and --position must be at least 1")
     warm = max(options.position - options.tokens // 2, 1)
     try:
-        manifest = Manifest.load(options.bundle)
-        capacity = min(warm + options.tokens, manifest.context_length)
-        loops = {
-            "bare IOBinding loop": bare_loop(options.bundle, manifest, threads=options.threads, capacity=capacity),
-            "Drafter": drafter_loop(options.bundle, threads=options.threads),
-            "drafting in a stream": stream_loop(options.bundle, threads=options.threads),
-        }
-        if options.plain:
-            loops["plain export"] = plain_loop(options.plain, threads=options.threads)
-        random = np.random.default_rng(0)
-        tokens = random.integers(0, manifest.vocabulary.size, capacity).tolist()
-        times = measure(loops, tokens, warm=warm)
+        with ExitStack() as until:
+            manifest = Manifest.load(options.bundle)
+            capacity = min(warm + options.tokens, manifest.context_length)
+            loops = _loops(options, manifest, capacity, until)
+            tokens = np.random.default_rng(0).integers(0, manifest.vocabulary.size, capacity).tolist()
+            times = measure(loops, tokens, warm=warm)
     except DraftwireError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -46,12 +46,14 @@ def check_integers(field: str, values: tuple[int, ...], below: int = U31) -> Non
 
 
 def check_special_ids(field: str, values: tuple[int, ...]) -> None:
+    """Few enough token ids."""
     check_integers(field, values)
     if len(values) > MAX_SPECIAL_IDS:
         raise InvalidParameterError(field, f"at most {MAX_SPECIAL_IDS} ids, not {len(values)}")
 
 
 def check_text(field: str, value: str, limit: int) -> None:
+    """Text that fits ``limit`` bytes of UTF-8."""
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError:
@@ -61,11 +63,13 @@ def check_text(field: str, value: str, limit: int) -> None:
 
 
 def check_fingerprint(value: bytes) -> None:
+    """Bytes as long as a fingerprint."""
     if type(value) is not bytes or len(value) != FINGERPRINT_BYTES:
         raise InvalidParameterError("fingerprint", f"must be {FINGERPRINT_BYTES} bytes")
 
 
 def check_extensions(values: tuple[tuple[int, bytes], ...]) -> None:
+    """Pairs of tag and content."""
     check_integers("extensions", tuple(tag for tag, _ in values), U32)
     if not all(type(content) is bytes for _, content in values):
         raise InvalidParameterError("extensions", "must be pairs of an int tag and bytes")

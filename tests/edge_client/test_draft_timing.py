@@ -24,7 +24,7 @@ def test_prints_a_table(fused_bundle: Path, capsys: pytest.CaptureFixture[str]) 
     assert main([str(fused_bundle), "--threads", "1", "--tokens", "4", "--position", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1 thread(s), positions 4 to 8")
-    assert [line[:8] for line in lines[2:]] == ["bare IOB", "Drafter "]
+    assert [line[:8] for line in lines[2:]] == ["bare IOB", "Drafter ", "drafting"]
 
 
 def test_failures_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,5 +81,5 @@ def test_the_demo_draft_is_small_and_right() -> None:
     assert manifest.parity.top1_agreement >= 0.6
     assert manifest.kv.layout == "shared_buffer"
     assert manifest.quantization.shared_embeddings
-    assert manifest.vocabulary.eos_ids == [1, 2]
+    assert manifest.vocabulary.eos_ids == [2]
     assert manifest.vocabulary.size == manifest.vocabulary.logits_size == 49152

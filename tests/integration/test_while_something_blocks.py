@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from draftwire.edge_client import AsyncEdgeClient, EdgeClient, RoundCompleted, TextDelta, device
+from draftwire.edge_client import AsyncEdgeClient, AsyncStream, EdgeClient, RoundCompleted, TextDelta, device
 from draftwire.protocol.errors import DrafterError, VerifierError
 
 from .harness import (
@@ -17,6 +17,7 @@ from .harness import (
     HeldTarget,
     RawClient,
     RecordingTarget,
+    RunningVerifier,
     endless_table,
     reference_tokens,
     running_verifier,
@@ -118,7 +119,7 @@ async def test_text_streams_while_the_draft_loads_and_then_it_drafts(loader: Hel
             assert stream.partial_result().token_ids == reference_tokens(target, PROMPT, 5, **options)
             loader.release.set()
             assert (await wait_for(client.wait_for_draft())).mode == "drafting"
-            await target.step_until(lambda: verifier.engine.counters.accepted > 0)
+            await wait_for(_step_until_accepted(target, verifier, stream))
             target.let_go()
             # Another stream meets the draft loaded already.
             second = await wait_for(client.generate(PROMPT, max_tokens=20, **options))
@@ -252,3 +253,12 @@ async def test_misuse_of_a_stream_is_told_in_words(right_draft: Path) -> None:
                 assert [event async for event in stream] == []
         with pytest.raises(ValueError, match="is closed"):
             await client.generate(PROMPT)
+
+
+async def _step_until_accepted(target: HeldTarget, verifier: RunningVerifier, stream: AsyncStream) -> None:
+    """One step after another, each once the device has drafted on: a target that ran free would leave it behind."""
+    while not verifier.engine.counters.accepted:
+        sent = stream.partial_result().stats.sent_tokens
+        target.allow(1)
+        while stream.partial_result().stats.sent_tokens == sent:
+            await asyncio.sleep(0)
