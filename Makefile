@@ -11,6 +11,7 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): a minute or two, and 2 GB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP_INSTALL) -c constraints.txt -e ".[dev]"
 	touch $@

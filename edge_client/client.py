@@ -8,18 +8,24 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self, Unpack
 
-from ..protocol.errors import DrafterError, DraftwireError, FingerprintMismatchError, InvalidParameterError
+from ..protocol.errors import (
+    ConnectionLostError,
+    DrafterError,
+    DraftwireError,
+    FingerprintMismatchError,
+    InvalidParameterError,
+)
 from ..protocol.messages import Prefix, Welcome
+from .client_settings import ClientSettings, GenerationArguments
 from .connection import VerifierConnection
 from .device import Device
 from .events import Result
-from .onnx_runtime import DEFAULT_PROVIDERS, check_providers, check_threads
+from .onnx_runtime import DEFAULT_PROVIDERS
 from .options import GenerationOptions
 from .prompt import Prompt, Vocabulary
 from .stream import AsyncStream, Setup
-from .transport import websocket_url
 from .vocabulary_source import fetch_vocabulary, read_vocabulary
 
 __all__ = ["AsyncEdgeClient", "Status"]
@@ -70,24 +76,24 @@ class AsyncEdgeClient:
         require_draft: bool = False,
         retain_context: bool = False,
         timeout: float = 10.0,
-        **defaults: Any,
+        **defaults: Unpack[GenerationArguments],
     ) -> None:
-        self._url = websocket_url(url)
-        self._draft = Path(draft) if draft is not None else None
-        self._tokenizer = Path(tokenizer) if tokenizer is not None else None
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._threads = threads
-        self._providers = tuple(providers)
-        self._paused = pause_drafting or (lambda: False)
-        self._require_draft = require_draft
-        self._retain = retain_context
-        self._timeout = timeout
+        self._settings = ClientSettings.of(
+            url,
+            draft=draft,
+            tokenizer=tokenizer,
+            api_key=api_key,
+            threads=threads,
+            providers=providers,
+            pause_drafting=pause_drafting,
+            require_draft=require_draft,
+            retain_context=retain_context,
+            timeout=timeout,
+        )
         self._defaults = defaults
-        # What is given wrong is told here, rather than as a draft that cannot be used.
-        GenerationOptions.of(defaults, {})
-        check_threads(threads)
-        check_providers(self._providers)
+        GenerationOptions.of(defaults, {})  # what is given wrong is told here
         self._lock = asyncio.Lock()
+        self._streams: set[AsyncStream] = set()
         self._device: Device | None = None
         self._device_fault: str | None = None
         self._connection: VerifierConnection | None = None
@@ -105,7 +111,7 @@ class AsyncEdgeClient:
 
     # --- generating ---------------------------------------------------------------------------------------------
 
-    def stream(self, prompt: Prompt, **options: Any) -> AsyncStream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationArguments]) -> AsyncStream:
         """Start a generation when entered: ``async with client.stream(prompt) as stream``.
 
         Args:
@@ -117,9 +123,9 @@ class AsyncEdgeClient:
         Raises:
             InvalidParameterError: at once, for an option out of range or unknown.
         """
-        return AsyncStream(lambda: self._setups(prompt), GenerationOptions.of(self._defaults, options))
+        return AsyncStream(lambda: self._setups(prompt), GenerationOptions.of(self._defaults, options), self._streams)
 
-    async def generate(self, prompt: Prompt, **options: Any) -> Result:
+    async def generate(self, prompt: Prompt, **options: Unpack[GenerationArguments]) -> Result:
         """Generate to the end; arguments as for :meth:`stream`."""
         async with self.stream(prompt, **options) as stream:
             return await stream.get_final_result()
@@ -151,7 +157,7 @@ class AsyncEdgeClient:
     def status(self) -> Status:
         """Whether the draft is in use, and if not, why."""
         reason = self._degraded_reason()
-        if self._draft is None or reason is not None:
+        if self._settings.draft is None or reason is not None:
             return Status("cloud-only", reason)
         if self._device is None or not self._device.loaded:
             return Status("loading")
@@ -160,10 +166,13 @@ class AsyncEdgeClient:
     async def close(self) -> None:
         """Close the connection and free the draft. Streams still open end with ConnectionLostError."""
         self._closed = True
-        if self._connection is not None:
-            await self._connection.close()
-        if self._device is not None:
-            await self._device.close()
+        reason = ConnectionLostError("the client was closed; what was committed has been delivered")
+        await asyncio.gather(*(stream.close(reason) for stream in list(self._streams)))
+        async with self._lock:  # whoever is connecting or loading now has it to hand over
+            if self._connection is not None:
+                await self._connection.close()
+            if self._device is not None:
+                await self._device.close()
 
     # --- getting ready ------------------------------------------------------------------------------------------
 
@@ -183,18 +192,18 @@ class AsyncEdgeClient:
         prompt_ids: list[int],
         prefix: Prefix | None,
     ) -> Setup:
-        degraded = self._degraded_reason() if self._draft is not None else None
-        if degraded is not None and self._require_draft:
+        degraded = self._degraded_reason() if self._settings.draft is not None else None
+        if degraded is not None and self._settings.require_draft:
             raise self._draft_error(degraded)
         return Setup(
             connection=connection,
             vocabulary=vocabulary,
             prompt_ids=prompt_ids,
             prefix=prefix,
-            retain=self._retain,
+            retain=self._settings.retain_context,
             device=self._device if degraded is None else None,
             degraded=degraded,
-            paused=self._paused,
+            paused=self._settings.paused,
             finished=lambda stream, sequence: self._remember(connection, stream, sequence),
         )
 
@@ -203,28 +212,28 @@ class AsyncEdgeClient:
         async with self._lock:
             if self._closed:
                 raise InvalidParameterError("client", "is closed; make a new one")
-            if self._draft is not None and self._device is None and self._device_fault is None:
-                await self._open_device(self._draft)
+            if self._settings.draft is not None and self._device is None and self._device_fault is None:
+                await self._open_device(self._settings.draft)
             if self._connection is None or not self._connection.usable:
                 bundle = self._device.bundle if self._device is not None else None
                 self._connection = await VerifierConnection.connect(
-                    self._url,
+                    self._settings.url,
                     fingerprint=bundle.tokenizer.fingerprint if bundle is not None else None,
                     agent=AGENT,
-                    headers=self._headers,
-                    timeout=self._timeout,
+                    headers=self._settings.headers,
+                    timeout=self._settings.timeout,
                 )
             return self._connection
 
     async def _open_device(self, folder: Path) -> None:
         try:
-            self._device = await Device.open(folder, threads=self._threads, providers=self._providers)
-            if self._require_draft:  # then nothing may be generated before it is known to work
+            self._device = await Device.open(folder, threads=self._settings.threads, providers=self._settings.providers)
+            if self._settings.require_draft:  # then nothing may be generated before it is known to work
                 await self._device.drafter()
         except InvalidParameterError:
             raise
         except DraftwireError as error:
-            if self._require_draft:
+            if self._settings.require_draft:
                 raise
             self._device_fault = str(error)
 
@@ -234,17 +243,17 @@ class AsyncEdgeClient:
             return Vocabulary(self._device.bundle.tokenizer, self._device.bundle.chat_template)
         if self._vocabulary is None:
             welcome = connection.welcome
-            if self._tokenizer is not None:
-                vocabulary = await asyncio.to_thread(read_vocabulary, self._tokenizer)
+            if self._settings.tokenizer is not None:
+                vocabulary = await asyncio.to_thread(read_vocabulary, self._settings.tokenizer)
                 if vocabulary.tokenizer.fingerprint != welcome.fingerprint:
                     raise FingerprintMismatchError(
-                        f"the tokenizer at {self._tokenizer} is not that of {welcome.target}; leave it out to use the "
-                        "verifier's"
+                        f"the tokenizer at {self._settings.tokenizer} is not that of {welcome.target}; "
+                        "leave it out to use the verifier's"
                     )
                 self._vocabulary = vocabulary
             else:
                 self._vocabulary = await asyncio.to_thread(
-                    fetch_vocabulary, self._url, headers=self._headers, timeout=self._timeout
+                    fetch_vocabulary, self._settings.url, headers=self._settings.headers, timeout=self._settings.timeout
                 )
         return self._vocabulary
 
@@ -268,7 +277,7 @@ class AsyncEdgeClient:
     # --- what an earlier stream left behind ---------------------------------------------------------------------
 
     def _remember(self, connection: VerifierConnection, stream: int, sequence: list[int]) -> None:
-        if self._retain:
+        if self._settings.retain_context:
             self._retained = (connection, stream, sequence)
 
     def _prefix(self, connection: VerifierConnection, prompt_ids: list[int]) -> Prefix | None:

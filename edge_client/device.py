@@ -49,6 +49,7 @@ class Device:
         self.bundle = bundle
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="draftwire-draft")
         self._free = asyncio.Lock()
+        self._closed = False
         self._loading = asyncio.get_running_loop().run_in_executor(
             self._executor, _load_drafter, bundle, threads, tuple(providers)
         )
@@ -100,6 +101,8 @@ class Device:
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Run in the drafting thread; when cancelled, wait for it, so that the drafter is idle when it is freed."""
+        if self._closed:
+            raise DrafterError("the client is closed")
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         try:
             return await asyncio.shield(future)
@@ -109,6 +112,7 @@ class Device:
 
     async def close(self) -> None:
         """Free the thread; a load in progress is let finish."""
+        self._closed = True
         await asyncio.wait([self._loading])
         self._executor.shutdown(wait=False)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from ..protocol.clock import clock_now
-from ..protocol.errors import ConnectionLostError, DraftwireError
+from ..protocol.errors import ConnectionLostError, DrafterError, DraftwireError
 from ..protocol.messages import Draft
 from .device import Device
 from .drafter import Drafter
@@ -81,7 +81,7 @@ class DraftLoop:
             await self._changed.wait()
             self._changed.clear()
             return
-        if self._paused():
+        if self._is_paused():
             await asyncio.sleep(_PAUSE_SECONDS)
             return
         path = generation.path
@@ -91,6 +91,12 @@ class DraftLoop:
         self._stats.draft_cpu_seconds += drafted.cpu_seconds
         if generation.add(path, drafted.proposal, drafted.confidence):
             await self._transmit()
+
+    def _is_paused(self) -> bool:
+        try:
+            return bool(self._paused())
+        except Exception as error:  # the app's own function
+            raise DrafterError(f"pause_drafting raised {type(error).__name__}: {error}") from error
 
     async def _transmit(self) -> None:
         frame = self._generation.take_frame(sent_at=clock_now(time.monotonic()))

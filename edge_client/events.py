@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -9,12 +10,16 @@ from .stats import Stats
 
 __all__ = ["Degraded", "Event", "FinishReason", "Finished", "Result", "RoundCompleted", "TextDelta"]
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
+"""Why an answer ended; ``error`` only in the partial result of a generation that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """More text. ``text`` never holds half a character; ``guessed`` says whether the device had guessed its tokens."""
+    """More text. ``guessed`` says whether the device had guessed its tokens.
+
+    ``text`` never holds half a character, unless the answer itself ends inside one.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -52,6 +57,11 @@ class Result:
     seed: int
     prompt_tokens: int
     stats: Stats
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything, for ``--json``."""
+        fields: dict[str, object] = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return {**fields, "token_ids": list(self.token_ids), "stats": self.stats.to_dict()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

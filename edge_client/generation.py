@@ -105,11 +105,12 @@ class Generation:
         """Take a commit. The path survives it where it agrees; otherwise a new path starts at the new end.
 
         Raises:
-            IllegalMessageError: the verifier accepted tokens that were never drafted.
+            IllegalMessageError: the verifier accepted tokens that were never drafted, or went on beyond the end.
         """
         position = len(self.sequence)
         accepted = self._accepted(commit, position)
         tokens = accepted if commit.token is None else [*accepted, commit.token]
+        self._check_end(position, len(tokens))
         ahead = [proposal.token for proposal in self.path.beyond(position)]
         guessed = [offset < len(ahead) and ahead[offset] == token for offset, token in enumerate(tokens)]
         self.sequence.extend(tokens)
@@ -118,6 +119,11 @@ class Generation:
         elif not self._sent:
             self._trim()
         return Committed(tuple(tokens), tuple(guessed))
+
+    def _check_end(self, position: int, count: int) -> None:
+        ended = position > self.prompt_length and self.sequence[-1] in self._stop_ids
+        if ended or position + count > self._end:
+            raise IllegalMessageError("the verifier went on beyond the end of the answer", stream=self.stream)
 
     def _accepted(self, commit: Commit, position: int) -> list[int]:
         if not commit.accepted:

@@ -63,7 +63,7 @@ class GenerationOptions:
             sampling["logit_bias"] = tuple(sampling["logit_bias"].items())
         for name in names:
             if name not in cls.__dataclass_fields__ or name == "sampling":
-                raise InvalidParameterError(name, "is no option of a generation")
+                raise InvalidParameterError(name, "is no known option")
         return cls(sampling=SamplingParams(**sampling), **names)
 
     def chosen_seed(self) -> int:

@@ -35,10 +35,12 @@ class Vocabulary:
         Raises:
             InvalidParameterError: the prompt is none of the three, or empty, or has ids out of range.
         """
-        if isinstance(prompt, str):
+        if isinstance(prompt, str) and prompt:
             ids = self.tokenizer.encode(prompt)
         elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
             ids = encode_messages(prompt, template=self.chat_template, tokenizer=self.tokenizer)  # type: ignore[arg-type]
+        elif isinstance(prompt, str):
+            ids = []
         elif isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray, memoryview)):
             ids = [_token(token, size) for token in prompt]
         else:

@@ -78,5 +78,6 @@ class Proposer:
 
 def _confidence(logits: NDArray[np.float32], token: int, temperature: float) -> int:
     """The token's probability under the draft, as a byte. A hint for scheduling; exactness does not rest on it."""
-    scaled = (logits - logits[token]) * np.float32(1 / temperature)
+    with np.errstate(over="ignore"):  # logits at the edge of float32: their difference counts as the greatest there is
+        scaled = (logits - logits[token]) * np.float32(1 / temperature)
     return confidence_byte(float(1 / np.exp(np.minimum(scaled, 80)).sum(dtype=np.float64)))

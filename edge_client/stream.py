@@ -59,18 +59,27 @@ class AsyncStream:
     :meth:`get_final_result`. Leaving the block early cancels the generation at the verifier.
     """
 
-    def __init__(self, prepare: Callable[[], AsyncIterator[Setup]], options: GenerationOptions) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[], AsyncIterator[Setup]],
+        options: GenerationOptions,
+        streams: set[AsyncStream],
+    ) -> None:
+        """Users call ``client.stream()``; ``streams`` holds those of the client that are running."""
         self._prepare = prepare
+        self._streams = streams
         self._options = options
         self._seed = options.chosen_seed()
         self._stats = Stats()
-        self._events: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None ends them
+        self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._started = 0.0
         self._pieces: list[str] = []
         self._generation: Generation | None = None
         self._result: Result | None = None
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
+        self._broke = False
 
     # --- for the caller -----------------------------------------------------------------------------------------
 
@@ -84,12 +93,14 @@ class AsyncStream:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Stop the generation; fine when it has ended already."""
+    async def close(self, reason: DraftwireError | None = None) -> None:
+        """Stop the generation; fine when it has ended already. Whoever waits for its result is told ``reason``."""
         if self._task is not None:
             if self._result is None:
+                self._failure = self._failure or reason
                 self._task.cancel()
             await asyncio.wait([self._task])
+            self._ended.set()
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._iterate()
@@ -100,39 +111,45 @@ class AsyncStream:
         return self._iterate_text()
 
     @property
+    def result(self) -> Result | None:
+        """The result once there is one."""
+        return self._result
+
+    @property
     def seed(self) -> int:
         """The seed in use."""
         return self._seed
 
     async def get_final_result(self) -> Result:
-        """The result, once the generation has ended; raises what it failed with."""
-        async for _ in self:
-            pass
+        """The result, once the generation has ended; raises what it failed with, or that it was stopped.
+
+        Events stay for whoever iterates. :meth:`partial_result` has what a stopped or failed generation committed.
+        """
+        self._check_started()
+        await self._ended.wait()
         if self._result is None:
-            raise VerifierError("the generation was stopped before its end")
+            raise self._failure or VerifierError("the generation ended without a result")
         return self._result
 
     def partial_result(self) -> Result:
         """What was committed so far; after a failure, everything that was committed before it."""
-        return self._make_result("cancelled")
+        return self._result or self._make_result("error" if self._broke else "cancelled")
 
     # --- events -------------------------------------------------------------------------------------------------
 
     async def _iterate(self) -> AsyncIterator[Event]:
+        self._check_started()
+        while (event := await self._events.get()) is not None:
+            yield event
+        self._events.put_nowait(None)  # for whoever else iterates, now or later
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_started(self) -> None:
         if self._task is None:
-            raise VerifierError("the stream has not started; use it as 'async with client.stream(...) as stream'")
-        while self._result is None or not self._events.empty():
-            if self._failure is not None and self._events.empty():
-                raise self._failure
-            if self._task.done() and self._events.empty():
-                return
-            item = await self._events.get()
-            if isinstance(item, BaseException):
-                self._failure = item
-                raise item
-            yield item
-            if isinstance(item, Finished):
-                return
+            raise VerifierError(
+                "the stream has not started; use it in a 'with' block: with client.stream(...) as stream"
+            )
 
     async def _iterate_text(self) -> AsyncIterator[str]:
         async for event in self:
@@ -142,15 +159,19 @@ class AsyncStream:
     # --- the generation -----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        self._streams.add(self)
         try:
             async for setup in self._prepare():
                 if await self._attempt(setup):
                     return
         except asyncio.CancelledError:
-            self._events.put_nowait(VerifierError("the generation was stopped before its end"))
-            raise
+            self._failure = self._failure or VerifierError("the generation was stopped before its end")
         except Exception as error:
-            self._events.put_nowait(error)
+            self._failure, self._broke = error, True
+        finally:
+            self._streams.discard(self)
+            self._events.put_nowait(None)
+            self._ended.set()
 
     async def _attempt(self, setup: Setup) -> bool:
         """Generate. False when the verifier no longer holds the prefix, so that the whole prompt must be sent."""

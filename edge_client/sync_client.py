@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from ..protocol.errors import InvalidParameterError
+from ..protocol.errors import ConnectionLostError, InvalidParameterError
 from .client import AsyncEdgeClient, Status
+from .client_settings import ClientArguments, GenerationArguments
 from .events import Event, Result, TextDelta
 from .prompt import Prompt
 from .stream import AsyncStream
@@ -25,11 +27,12 @@ class EdgeClient:
     Takes what :class:`~.client.AsyncEdgeClient` takes. Safe to use from several threads; each call blocks its own.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, **options: Unpack[ClientArguments]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draftwire-edge", daemon=True)
         self._thread.start()
         self._closed = False
+        self._guard = threading.Lock()
         try:
             self._client = self._run(_construct(url, options))
         except BaseException:
@@ -44,11 +47,11 @@ class EdgeClient:
     ) -> None:
         self.close()
 
-    def generate(self, prompt: Prompt, **options: Any) -> Result:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationArguments]) -> Result:
         """Generate to the end; see :meth:`.client.AsyncEdgeClient.stream` for the arguments."""
         return self._run(self._client.generate(prompt, **options))
 
-    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationArguments]) -> Stream:
         """A generation as a context manager: ``with client.stream(prompt) as stream``."""
         return Stream(self, self._client.stream(prompt, **options))
 
@@ -66,25 +69,34 @@ class EdgeClient:
         return self._client.status
 
     def close(self) -> None:
-        """Close the connection and free the draft; fine when it is closed already."""
-        if not self._closed:
-            try:
-                self._run(self._client.close())
-            finally:
-                self._closed = True
-                self._stop_loop()
+        """Close the connection and free the draft; calls still waiting in other threads end with an error."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            ending = asyncio.run_coroutine_threadsafe(_shut_down(self._client), self._loop)
+        try:
+            ending.result()
+        finally:
+            self._stop_loop()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed."""
+        return self._closed
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop thread; an interrupted caller cancels it."""
-        if self._closed:
-            work.close()
-            raise InvalidParameterError("client", "is closed; make a new one")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise InvalidParameterError("client", "must not be called from its own loop thread")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._guard:  # a call either gets in before the client closes, and is ended by that, or is refused
+            if self._closed or threading.current_thread() is self._thread:
+                work.close()
+                problem = "is closed; make a new one" if self._closed else "must not be called from its own thread"
+                raise InvalidParameterError("client", problem)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise ConnectionLostError("the client was closed; what was committed has been delivered") from None
         except BaseException:
             future.cancel()
             raise
@@ -114,7 +126,8 @@ class Stream:
 
     def close(self) -> None:
         """Stop the generation; fine when it has ended already."""
-        self._client._run(self._stream.close())
+        if not self._client.closed:
+            self._client._run(self._stream.close())
 
     def __iter__(self) -> Iterator[Event]:
         events = self._stream.__aiter__()
@@ -136,15 +149,27 @@ class Stream:
 
     def get_final_result(self) -> Result:
         """The result, once the generation has ended; raises what it failed with."""
-        return self._client._run(self._stream.get_final_result())
+        return self._stream.result or self._client._run(self._stream.get_final_result())
 
     def partial_result(self) -> Result:
         """What was committed so far; after a failure, everything that was committed before it."""
         return self._stream.partial_result()
 
 
-async def _construct(url: str, options: dict[str, Any]) -> AsyncEdgeClient:
+async def _construct(url: str, options: ClientArguments) -> AsyncEdgeClient:
     return AsyncEdgeClient(url, **options)
+
+
+async def _shut_down(client: AsyncEdgeClient) -> None:
+    """Close the client, then end whatever else runs on its loop, so that no caller waits for a loop that stands."""
+    try:
+        await client.close()
+    finally:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 async def _next(events: Any) -> Event:

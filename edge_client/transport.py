@@ -25,17 +25,20 @@ from ..protocol.errors import (
 __all__ = ["Transport", "frame_bytes", "http_url", "websocket_url"]
 
 VERIFY_PATH = "/v1/verify"
+DEFAULT_PORT = 8300
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 _MAX_MESSAGE = 1 << 20
 _PING_INTERVAL = 20.0
 
 
 def websocket_url(url: str) -> str:
-    """The verifier's WebSocket address: ``http(s)`` is taken for ``ws(s)``, and a bare host gets ``/v1/verify``.
+    """The verifier's WebSocket address. A bare host gets port 8300 and ``/v1/verify``; ``http(s)`` is ``ws(s)``.
 
     Raises:
         InvalidParameterError: it is no such address.
     """
+    if not isinstance(url, str):
+        raise InvalidParameterError("url", f"must be text such as ws://host:port, not {url!r}")
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
         host = (parts.hostname or "").encode("idna")  # what the resolver will do; it refuses overlong labels
@@ -48,7 +51,9 @@ def websocket_url(url: str) -> str:
     if parts.username or parts.password:
         raise InvalidParameterError("url", "must not carry a password; give an API key instead")
     path = parts.path if parts.path not in ("", "/") else VERIFY_PATH
-    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+    bare = "://" not in url and parts.port is None
+    place = f"{parts.netloc}:{DEFAULT_PORT}" if bare else parts.netloc
+    return urlunsplit((_SCHEMES[parts.scheme], place, path, parts.query, ""))
 
 
 def http_url(url: str, path: str) -> str:
@@ -105,14 +110,18 @@ class Transport:
             raise _refusal(url, error.response.status_code, bytes(error.response.body or b"")) from error
         except ssl.SSLError as error:
             problem = error.reason or str(error)
-            raise VerifierRefusedError(f"TLS with {url} failed: {problem}; check its certificate") from error
+            advice = "it may not speak TLS: try ws://" if "WRONG_VERSION" in problem else "check its certificate"
+            raise VerifierRefusedError(f"TLS with {url} failed ({problem}); {advice}") from error
         except TimeoutError as error:
             raise VerifierUnreachableError(f"the verifier at {url} did not answer within {timeout:g} s") from error
         except OSError as error:
             problem = error.strerror or str(error)
             raise VerifierUnreachableError(f"no verifier at {url}: {problem}; check the address") from error
         except (InvalidHandshake, WebSocketException, EOFError) as error:
-            raise VerifierRefusedError(f"{url} is not a verifier: {error}; check the address") from error
+            # Not the error's own text: it may repeat a header, and headers hold the key.
+            raise VerifierRefusedError(
+                f"{url} is not a verifier ({type(error).__name__}); check the address"
+            ) from error
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close()
             raise VersionMismatchError(f"{url} does not speak {SUBPROTOCOL}; update the older end")

@@ -8,8 +8,7 @@ DRAFTWIRE_URL is the verifier, DRAFTWIRE_DRAFT the folder of a draft bundle; wit
 import os
 import sys
 
-from draftwire.edge_client import EdgeClient
-from draftwire.protocol.errors import DraftwireError
+from draftwire.edge_client import DraftwireError, EdgeClient
 
 url = os.environ.get("DRAFTWIRE_URL", "ws://127.0.0.1:8300")
 draft = os.environ.get("DRAFTWIRE_DRAFT") or None
@@ -19,7 +18,8 @@ try:
         for text in stream.text_stream:
             print(text, end="", flush=True)
         stats = stream.get_final_result().stats
-        print(f"\n\n{stats.committed} tokens, {stats.agreed} of them guessed here; {client.status.mode}")
+        mode = client.status.reason or client.status.mode
+        print(f"\n\n{stats.committed} tokens, {stats.agreed} of them guessed here; {mode}")
 except DraftwireError as error:
     sys.exit(f"quickstart: {error}")
 except KeyboardInterrupt:

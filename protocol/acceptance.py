@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import NonFiniteLogitsError
 from .noise import Domain, coupled_choice, uniform
 from .sampling import SamplingParams, TokenHistory, greedy_token, probabilities, process_logits
 from .sparse_q import SparseQ
@@ -125,7 +126,11 @@ def verify_block(
         withhold_bonus: do not draw the token after the last proposal, because more of the path is on its way.
 
     Returns:
-        At least one token unless the bonus is withheld and all proposals passed.
+        At least one token, unless the bonus is withheld and nothing was proposed. A later row without finite logits
+        ends the walk without a token of its own.
+
+    Raises:
+        NonFiniteLogitsError: the first row has none.
     """
     rule = rule_for(params)
     tokens: list[int] = []
@@ -133,7 +138,12 @@ def verify_block(
     for offset in range(len(proposals) + (not withhold_bonus)):
         proposal = proposals[offset] if offset < len(proposals) else None
         draw = Draw(params=params, history=history, seed=seed, position=position + offset)
-        token = rule(rows[offset], proposal, draw)
+        try:
+            token = rule(rows[offset], proposal, draw)
+        except NonFiniteLogitsError:
+            if not tokens:
+                raise
+            break  # what was committed before the bad row stands; the next block begins with it
         tokens.append(token)
         history.append(token)
         agreed = proposal is not None and token == proposal.token

@@ -17,11 +17,13 @@ __all__ = [
     "check_special_ids",
     "check_text",
     "check_unsigned",
+    "plain_text",
 ]
 
 U16, U31, U32, U64 = 1 << 16, 1 << 31, 1 << 32, 1 << 64
 
 _INT_ONLY = {int}
+_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
 
 def check_unsigned(field: str, value: int, below: int = U32, at_least: int = 0) -> None:
@@ -53,13 +55,20 @@ def check_special_ids(field: str, values: tuple[int, ...]) -> None:
 
 
 def check_text(field: str, value: str, limit: int) -> None:
-    """Text that fits ``limit`` bytes of UTF-8."""
+    """Text for people that fits ``limit`` bytes of UTF-8 and cannot steer the terminal it is printed on."""
+    if plain_text(value) != value:
+        raise InvalidParameterError(field, "must hold no control characters")
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError:
         raise InvalidParameterError(field, "must be valid Unicode, without lone surrogates") from None
     if size > limit:
         raise InvalidParameterError(field, f"at most {limit} bytes of UTF-8, not {size}")
+
+
+def plain_text(value: str) -> str:
+    """``value`` with every control character (C0, DEL, C1) made a space."""
+    return value.translate(_CONTROLS)
 
 
 def check_fingerprint(value: bytes) -> None:

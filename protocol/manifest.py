@@ -156,8 +156,9 @@ class Manifest:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
+            missing = f"{MANIFEST_NAME} is missing" if Path(folder).is_dir() else "there is no such folder"
             raise BundleNotFoundError(
-                f"no draft bundle at {folder}: {MANIFEST_NAME} is missing; make one with draftwire-export draft"
+                f"no draft bundle at {folder}: {missing}; make one with draftwire-export draft"
             ) from None
         except (OSError, ValueError) as error:
             raise BundleCorruptError(f"{path} cannot be read: {error}; export the draft again") from error

@@ -38,7 +38,17 @@ from .errors import (
     ProtocolError,
     StreamError,
 )
-from .fields import U16, U31, U64, check_extensions, check_integers, check_special_ids, check_text, check_unsigned
+from .fields import (
+    U16,
+    U31,
+    U64,
+    check_extensions,
+    check_integers,
+    check_special_ids,
+    check_text,
+    check_unsigned,
+    plain_text,
+)
 from .handshake import Hello, Limits, Welcome
 from .sampling import SamplingParams
 from .sparse_q import SparseQ
@@ -319,7 +329,7 @@ def _code_of(cause: BaseException | str) -> ErrorCode:
 
 def _shorten(text: str) -> str:
     """One line of at most MAX_ERROR_BYTES of UTF-8, cut between characters."""
-    encoded = " ".join(text.split()).encode("utf-8", "replace")
+    encoded = " ".join(plain_text(text).split()).encode("utf-8", "replace")
     if len(encoded) <= MAX_ERROR_BYTES:
         return encoded.decode("utf-8")
     return encoded[: MAX_ERROR_BYTES - 3].decode("utf-8", "ignore") + "..."

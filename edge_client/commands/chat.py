@@ -8,12 +8,12 @@ from typing import Any
 
 from ...protocol.errors import ConnectionLostError, DraftwireError, InvalidParameterError
 from ..sync_client import EdgeClient
-from .options import add_connection_options, add_generation_options, generation_options, make_client
+from .options import add_connection_options, add_generation_options, generation_options, make_client, read_line
 from .printing import print_events, summary
 
 __all__ = ["register"]
 
-_HELP = "Type a message. /reset starts over, /exit (or the end of input) leaves."
+_HELP = "Type a message. Ctrl-C stops an answer, /reset starts over, /exit (or the end of input) leaves."
 
 
 def register(commands: Any) -> None:
@@ -39,16 +39,17 @@ def _run(parsed: argparse.Namespace) -> int:
                 break
             if line == "/reset":
                 messages = list(start)
+            elif line.startswith("/"):
+                print(f"draftwire: no command {line.split()[0]}. {_HELP}", file=sys.stderr)
             elif line:
                 messages = _turn(client, [*messages, {"role": "user", "content": line}], parsed, options)
     return 0
 
 
 def _read() -> str | None:
-    if sys.stdin.isatty():
+    if sys.stdin is not None and sys.stdin.isatty():
         print("> ", end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
-    return line.strip() if line else None
+    return read_line()
 
 
 def _turn(
@@ -57,7 +58,11 @@ def _turn(
     """One answer. A turn that fails is forgotten, and the conversation goes on from before it."""
     try:
         with client.stream(messages, **options) as stream:
-            result = print_events(stream, show_guesses=parsed.show_guesses)
+            try:
+                result = print_events(stream, show_guesses=parsed.show_guesses)
+            except KeyboardInterrupt:  # ends this answer, not the conversation
+                print(flush=True)
+                result = stream.partial_result()
     except InvalidParameterError:
         raise
     except ConnectionLostError as error:
@@ -66,7 +71,7 @@ def _turn(
     except DraftwireError as error:
         print(f"draftwire: error: {error}", file=sys.stderr)
         return messages[:-1]
-    if result is None:
+    if result is None or not result.text:
         return messages[:-1]
     if parsed.stats:
         print(summary(result.stats), file=sys.stderr)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...protocol.errors import DraftwireError, VerifierUnreachableError
+from ...protocol.errors import DraftwireError, InvalidParameterError, VerifierUnreachableError
 from ..client import AsyncEdgeClient
 from ..events import Result, TextDelta
 from ..wan_relay import WanRelay
@@ -37,16 +37,25 @@ def register(commands: Any) -> None:
     parser.add_argument("--max-tokens", type=int, default=100, help="tokens of each answer (default %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     parser.add_argument("--look-ahead", type=int, default=12, help="draft tokens ahead (default %(default)s)")
+    parser.add_argument(
+        "--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the target (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=7, help="of the sampling, above temperature 0")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    _say(parsed, "Fetching and exporting the demo pair, where the cache does not have it yet ...")
+    if not 0 <= parsed.rtt <= 10_000:
+        raise InvalidParameterError("--rtt", f"must be from 0 to 10000 ms, not {parsed.rtt:g}")
+    if parsed.max_tokens < 2:
+        raise InvalidParameterError("--max-tokens", "must be at least 2, or there is no speed to compare")
+    _say(
+        parsed, "Looking for the demo pair; the first time it is fetched and exported, which takes a minute or two ..."
+    )
     pair = _demo_pair()
-    _say(parsed, "Starting the verifier ...")
-    with _verifier(pair["target"]) as port:
+    _say(parsed, f"Starting the verifier on {pair['target']} ...")
+    with _verifier(pair["target"], parsed.dtype) as port:
         figures = asyncio.run(_compare(parsed, port, pair["draft"]))
     if parsed.json:
         print(json.dumps(figures, indent=2))
@@ -71,10 +80,10 @@ def _demo_pair() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _verifier(target: str) -> Iterator[int]:
+def _verifier(target: str, dtype: str) -> Iterator[int]:
     """A verifier process on a core of its own, where there are two; yields its port and ends it."""
     command = [sys.executable, "-m", "draftwire.cloud_verifier.cli", "--log-level", "warning", "serve", target]
-    command += ["--port", "0", "--dtype", "bfloat16", "--threads", "1"]
+    command += ["--port", "0", "--dtype", dtype, "--threads", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     try:
         with _separate_cores(process.pid):

@@ -41,11 +41,9 @@ def register(commands: Any) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    report: dict[str, object] = {"versions": _versions(), "problems": []}
-    try:
-        asyncio.run(_examine(parsed, report))
-    finally:
-        print(json.dumps(report, indent=2) if parsed.json else _text(report))
+    report: dict[str, Any] = {"versions": _versions(), "problems": []}
+    asyncio.run(_examine(parsed, report))
+    print(json.dumps(report, indent=2) if parsed.json else _text(report))
     return 1 if report["problems"] else 0
 
 
@@ -54,44 +52,50 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
 
 
-async def _examine(parsed: argparse.Namespace, report: dict[str, object]) -> None:
-    problems: list[str] = []
-    report["problems"] = problems
-    client = AsyncEdgeClient(parsed.url, draft=parsed.draft, threads=parsed.threads, api_key=api_key(parsed))
-    async with client:
+async def _examine(parsed: argparse.Namespace, report: dict[str, Any]) -> None:
+    """Go through everything in order; what cannot be reached any more is a problem, not a failure of the doctor."""
+    async with AsyncEdgeClient(
+        parsed.url, draft=parsed.draft, threads=parsed.threads, api_key=api_key(parsed)
+    ) as client:
         try:
-            welcome = await client.connect()
-        except DraftwireError as error:
-            problems.append(str(error))
-            return
-        report["verifier"] = {
-            "url": parsed.url,
-            "target": welcome.target,
-            "protocol": welcome.version,
-            "vocabulary_size": welcome.vocabulary_size,
-            "fingerprint": welcome.fingerprint.hex(),
-            "max_context": welcome.limits.max_context,
-            "max_streams": welcome.limits.max_streams,
-        }
-        report["rtt_ms"] = 1000 * statistics.median([await client.ping() for _ in range(_PINGS)])
-        status = await client.wait_for_draft()
-        if client.device is not None:
-            manifest = client.device.bundle.manifest
-            report["draft"] = {
-                "name": manifest.name,
-                "quantization": manifest.quantization.scheme,
-                "fingerprint": manifest.vocabulary.fingerprint,
-                "matches": manifest.vocabulary.fingerprint == welcome.fingerprint.hex(),
-            }
-        if parsed.draft is not None and status.mode != "drafting":
-            problems.append(status.reason or "the draft is not in use")
-        try:
+            await _meet(client, parsed.url, report)
+            status = await client.wait_for_draft()
+            _describe_draft(client, report)
+            if parsed.draft is not None and status.mode != "drafting":
+                report["problems"].append(status.reason or "the draft is not in use")
             await _measure(client, report, drafting=status.mode == "drafting")
+        except InvalidParameterError:
+            raise
         except DraftwireError as error:
-            problems.append(f"a short answer failed: {error}")
+            report["problems"].append(str(error))
 
 
-async def _measure(client: AsyncEdgeClient, report: dict[str, object], *, drafting: bool) -> None:
+async def _meet(client: AsyncEdgeClient, url: str, report: dict[str, Any]) -> None:
+    welcome = await client.connect()
+    report["verifier"] = {
+        "url": url,
+        "target": welcome.target,
+        "protocol": welcome.version,
+        "vocabulary_size": welcome.vocabulary_size,
+        "fingerprint": welcome.fingerprint.hex(),
+        "max_context": welcome.limits.max_context,
+        "max_streams": welcome.limits.max_streams,
+    }
+    report["rtt_ms"] = 1000 * statistics.median([await client.ping() for _ in range(_PINGS)])
+
+
+def _describe_draft(client: AsyncEdgeClient, report: dict[str, Any]) -> None:
+    if client.device is not None:
+        manifest = client.device.bundle.manifest
+        report["draft"] = {
+            "name": manifest.name,
+            "quantization": manifest.quantization.scheme,
+            "fingerprint": manifest.vocabulary.fingerprint,
+            "matches": manifest.vocabulary.fingerprint == report["verifier"]["fingerprint"],
+        }
+
+
+async def _measure(client: AsyncEdgeClient, report: dict[str, Any], *, drafting: bool) -> None:
     """A short answer with and without the draft, for the times of each part."""
     prompt = await _prompt(client)
     plain = await client.generate(prompt, max_tokens=_TOKENS, look_ahead=0, ignore_eos=True)

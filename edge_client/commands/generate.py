@@ -8,11 +8,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from ...protocol.errors import InvalidParameterError, VerifierError
-from ..events import Result
+from ...protocol.errors import DraftwireError, InvalidParameterError, VerifierError
 from ..prompt import Prompt
-from ..sync_client import EdgeClient
-from .options import add_connection_options, add_generation_options, generation_options, make_client
+from ..sync_client import EdgeClient, Stream
+from .options import add_connection_options, add_generation_options, generation_options, make_client, read_input
 from .printing import print_events, summary
 
 __all__ = ["register"]
@@ -35,13 +34,10 @@ def register(commands: Any) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     prompt = _prompt(parsed)
     options = generation_options(parsed)
-    with make_client(parsed) as client:
+    with make_client(parsed) as client, client.stream(prompt, **options) as stream:
         if parsed.json:
-            result = client.generate(prompt, **options)
-            print(json.dumps(_report(client, result), indent=2))
-            return 0
-        with client.stream(prompt, **options) as stream:
-            finished = print_events(stream, show_guesses=parsed.show_guesses)
+            return _print_json(client, stream)
+        finished = print_events(stream, show_guesses=parsed.show_guesses)
     if finished is None:
         raise VerifierError("the answer broke off")
     if parsed.stats:
@@ -49,8 +45,26 @@ def _run(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _print_json(client: EdgeClient, stream: Stream) -> int:
+    """The result as JSON; after a failure, what was committed before it, with the error."""
+    failure: DraftwireError | None = None
+    try:
+        result = stream.get_final_result()
+    except InvalidParameterError:
+        raise
+    except DraftwireError as error:
+        result, failure = stream.partial_result(), error
+    told = {"status": asdict(client.status), "error": None if failure is None else str(failure)}
+    print(json.dumps({**result.to_dict(), **told}, indent=2))
+    if failure is not None:
+        raise failure
+    return 0
+
+
 def _prompt(parsed: argparse.Namespace) -> Prompt:
-    text = sys.stdin.read() if parsed.prompt == "-" else parsed.prompt
+    text = read_input() if parsed.prompt == "-" else parsed.prompt
+    if text.encode("utf-8", "replace").decode("utf-8") != text:  # undecodable bytes of the command line
+        raise InvalidParameterError("PROMPT", "is not valid UTF-8")
     if not text:
         raise InvalidParameterError("PROMPT", "is empty; say what to answer")
     if parsed.raw:
@@ -59,16 +73,3 @@ def _prompt(parsed: argparse.Namespace) -> Prompt:
         return str(text)
     system = [{"role": "system", "content": parsed.system}] if parsed.system is not None else []
     return [*system, {"role": "user", "content": text}]
-
-
-def _report(client: EdgeClient, result: Result) -> dict[str, object]:
-    status = client.status
-    return {
-        "text": result.text,
-        "token_ids": list(result.token_ids),
-        "finish_reason": result.finish_reason,
-        "seed": result.seed,
-        "prompt_tokens": result.prompt_tokens,
-        "status": asdict(status),
-        "stats": result.stats.to_dict(),
-    }

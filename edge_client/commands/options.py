@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from ...protocol.errors import InvalidParameterError
 from ..sync_client import EdgeClient
 
-__all__ = ["add_connection_options", "add_generation_options", "api_key", "generation_options", "make_client"]
+__all__ = [
+    "add_connection_options",
+    "add_generation_options",
+    "api_key",
+    "generation_options",
+    "make_client",
+    "read_input",
+    "read_line",
+]
 
 DEFAULT_URL = "ws://127.0.0.1:8300"
 
@@ -23,7 +32,7 @@ _SAMPLING: Mapping[str, tuple[type, str]] = {
     "presence_penalty": (float, "-2 to 2, subtracted once from tokens of the answer"),
     "frequency_penalty": (float, "-2 to 2, subtracted for each time a token is in the answer"),
     "max_tokens": (int, "most tokens of the answer (default 512, or what the context leaves)"),
-    "seed": (int, "0 to 2**64 - 1; same seed, same text (default random)"),
+    "seed": (int, "0 to 2**64 - 1; in coupled mode, same seed, same text (default random)"),
     "look_ahead": (int, "draft tokens beyond the committed ones; 0 is cloud-only (default 8)"),
 }
 
@@ -72,3 +81,20 @@ def api_key(parsed: argparse.Namespace) -> str | None:
             return file.read().strip()
     except (OSError, UnicodeError) as error:
         raise InvalidParameterError("--api-key-file", f"cannot be read: {error}") from error
+
+
+def read_input() -> str:
+    """All of standard input; nothing where it is closed."""
+    try:
+        return sys.stdin.read() if sys.stdin is not None else ""
+    except UnicodeError as error:
+        raise InvalidParameterError("standard input", f"is not text in this terminal's encoding: {error}") from error
+
+
+def read_line() -> str | None:
+    """One line of standard input without its end; None at the end of input, or where it is closed."""
+    try:
+        line = sys.stdin.readline() if sys.stdin is not None else ""
+    except UnicodeError as error:
+        raise InvalidParameterError("standard input", f"is not text in this terminal's encoding: {error}") from error
+    return line.strip() if line else None

@@ -403,3 +403,15 @@ def test_a_draft_that_is_always_right_is_always_of_use() -> None:
         pair.hear()
     assert used == {1}
     assert pair.verifier.counters.accepted == pair.verifier.counters.drafted > 20
+
+
+def test_a_verifier_that_goes_on_beyond_the_end_is_found_out() -> None:
+    too_many = Generation(stream=1, prompt_ids=[1, 2], max_tokens=2, stop_ids=[9], look_ahead=4)
+    too_many.apply(Commit(stream=1, path=0, accepted=0, token=3))
+    too_many.apply(Commit(stream=1, path=0, accepted=0, token=4))
+    with pytest.raises(IllegalMessageError, match="beyond the end"):
+        too_many.apply(Commit(stream=1, path=0, accepted=0, token=5))
+    after_stop = Generation(stream=1, prompt_ids=[1, 9], max_tokens=9, stop_ids=[9], look_ahead=4)
+    after_stop.apply(Commit(stream=1, path=0, accepted=0, token=9))
+    with pytest.raises(IllegalMessageError, match="beyond the end"):
+        after_stop.apply(Commit(stream=1, path=0, accepted=0, token=3))

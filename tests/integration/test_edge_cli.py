@@ -200,3 +200,46 @@ async def test_doctor_names_what_is_wrong(verifier: RunningVerifier, tmp_path: P
     absent = await draftwire("doctor", "--url", "ws://127.0.0.1:9", "--json")
     assert absent.status == 1
     assert "no verifier" in json.loads(absent.out)["problems"][0]
+
+
+async def test_json_after_a_failure_has_what_was_committed_and_the_error(verifier: RunningVerifier) -> None:
+    absent = await draftwire("generate", "abc", "--raw", "--json", "--url", "ws://127.0.0.1:9")
+    assert absent.status == 1
+    report = json.loads(absent.out)
+    assert report["finish_reason"] == "error"
+    assert report["token_ids"] == []
+    assert "no verifier at ws://127.0.0.1:9" in report["error"]
+    assert (await generated_json("abc", "--raw", "--url", verifier.url, "--max-tokens", "3"))["error"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [["generate", "abc", "--raw"], ["generate", "abc", "--raw", "--json"], ["doctor"]]
+)
+async def test_output_that_cannot_be_written_is_one_line(verifier: RunningVerifier, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "draftwire.edge_client.cli", *arguments, "--url", verifier.url]
+    with open("/dev/full", "w") as full:
+        process = await asyncio.create_subprocess_exec(*command, stdout=full, stderr=asyncio.subprocess.PIPE)
+        _, err = await wait_for(process.communicate())
+    assert process.returncode == 1
+    assert err.decode().startswith("draftwire: error: cannot write the output")
+    assert err.count(b"\n") == 1
+
+
+async def test_a_prompt_that_is_no_text_is_told_so(verifier: RunningVerifier) -> None:
+    ran = await draftwire("generate", "\udcff", "--raw", "--url", verifier.url)
+    assert (ran.status, ran.failed_in_one_line()) == (2, True)
+    assert "PROMPT: is not valid UTF-8" in ran.err
+
+
+async def test_a_key_that_cannot_be_sent_is_not_shown(verifier: RunningVerifier, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("first\nsecond", encoding="utf-8")
+    ran = await draftwire("generate", "abc", "--raw", "--url", verifier.url, "--api-key-file", str(key))
+    assert (ran.status, ran.failed_in_one_line()) == (2, True)
+    assert "second" not in ran.err
+
+
+async def test_chat_tells_what_is_no_command(verifier: RunningVerifier) -> None:
+    ran = await draftwire("chat", "--url", verifier.url, stdin="/help\n")
+    assert (ran.status, ran.out) == (0, "")
+    assert "no command /help" in ran.err

@@ -39,7 +39,7 @@ CAPABILITIES = U32.map(Capability)
 
 
 def text(limit: int) -> st.SearchStrategy[str]:
-    characters = st.characters(exclude_categories=["Cs"])
+    characters = st.characters(exclude_categories=["Cs", "Cc"])
     return st.text(characters, max_size=limit).filter(lambda value: len(value.encode()) <= limit)
 
 
