@@ -12,6 +12,7 @@ from .graph_runner import GraphRunner
 from .parity import BLOCKS, EXACT, PASTS, ROUNDED, check_cache, compare
 from .reference import Continuation, load_references
 from .source import opened_source
+from .terminal import Say, say_nothing
 from .torch_model import TorchModel
 from .vocabulary import vocabulary_spec
 
@@ -39,8 +40,11 @@ def check_bundle(
     threads: int = 1,
     trust_remote_code: bool = False,
     verbose: bool = False,
+    say: Say = say_nothing,
 ) -> CheckResult:
     """Verify a bundle's files, run its graph, and compare it with ``model`` or with what was recorded of it.
+
+    ``say`` is told of each stage as it begins.
 
     Raises:
         BundleNotFoundError, BundleCorruptError: the bundle is not whole.
@@ -48,6 +52,7 @@ def check_bundle(
         NonFiniteLogitsError, ParityError: the graph does not do what the manifest says.
     """
     manifest = Manifest.load(folder)
+    say(f"Verifying the files of {folder}")
     manifest.verify(folder)
     require("onnxruntime")
     if manifest.parity is None:
@@ -56,7 +61,9 @@ def check_bundle(
     against, continuations = "the recorded reference", recorded
     if model is not None:
         against = model
+        say(f"Running the model {model} on the fixed prompts")
         continuations = _recorded_now(model, manifest, trust_remote_code=trust_remote_code, verbose=verbose)
+    say("Checking and timing the graph")
     longest = max(len(item.token_ids) for item in (*recorded, *continuations))
     runner = GraphRunner(
         folder / manifest.graph.file,

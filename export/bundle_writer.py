@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,9 @@ from typing import Any
 from ..protocol.errors import InvalidParameterError
 from ..protocol.manifest import MANIFEST_NAME, BundleFile, Manifest, file_sha256
 from .vocabulary import TokenizerFiles
+from .work_folder import replace_folder
 
-__all__ = ["CHAT_TEMPLATE_NAME", "TOKENIZER_NAME", "demand_writable", "finish", "publish", "save_graph", "staging"]
+__all__ = ["CHAT_TEMPLATE_NAME", "TOKENIZER_NAME", "demand_writable", "finish", "publish", "save_graph"]
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
@@ -36,13 +34,6 @@ def demand_writable(out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=out.parent):
         pass
-
-
-@contextlib.contextmanager
-def staging(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` (so that renaming is atomic) that is gone at the end, unless it was published."""
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".partial") as name:
-        yield Path(name)
 
 
 def save_graph(model: Any, folder: Path) -> Path:
@@ -77,15 +68,4 @@ def finish(folder: Path, manifest: Manifest, tokenizer: TokenizerFiles) -> Manif
 def publish(folder: Path, out: Path) -> None:
     """Put the finished ``folder`` in the place of ``out``; a bundle that was there is removed afterwards."""
     folder.chmod(0o755)  # temporary folders are private, bundles are not
-    if not out.exists():
-        folder.rename(out)
-        return
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".old") as name:
-        former = Path(name) / "bundle"
-        out.rename(former)
-        try:
-            folder.rename(out)
-        except OSError:
-            former.rename(out)
-            raise
-    shutil.rmtree(former, ignore_errors=True)
+    replace_folder(folder, out)

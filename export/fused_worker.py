@@ -2,8 +2,12 @@
 
 Under transformers 5 a model whose layer types have rotary bases of their own (Gemma 3) keeps them in one nested
 table, which the builder's Gemma 3 code does not look into: it still asks for the two flat names of transformers 4.
-They are added to the configuration that the builder sees. The exporter checks the graph against the torch model in
-any case.
+They are added to the configuration that the builder sees.
+
+The builder of that line (0.18) gives a window only to the layers that ``layer_types`` calls sliding, and a model whose
+layers all slide (Mistral) has no such list in transformers: it is added too.
+
+The exporter checks the graph against the torch model in any case.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import runpy
 from typing import Any
 
-__all__ = ["flatten_rope"]
+__all__ = ["flatten_rope", "name_sliding_layers"]
 
 _BUILDER = "onnxruntime_genai.models.builder"
 
@@ -30,12 +34,22 @@ def flatten_rope(config: Any) -> Any:
     return config
 
 
+def name_sliding_layers(config: Any) -> Any:
+    """Add ``layer_types`` to a configuration that has a sliding window and does not say which layers it is for."""
+    window = getattr(config, "sliding_window", None)
+    if isinstance(window, int) and window > 0 and getattr(config, "layer_types", None) is None:
+        config.layer_types = ["sliding_attention"] * config.num_hidden_layers
+    return config
+
+
 def _main() -> None:
     import transformers
 
     auto: Any = transformers.AutoConfig
     original = auto.from_pretrained
-    auto.from_pretrained = lambda *arguments, **options: flatten_rope(original(*arguments, **options))
+    auto.from_pretrained = lambda *arguments, **options: name_sliding_layers(
+        flatten_rope(original(*arguments, **options))
+    )
     runpy.run_module(_BUILDER, run_name="__main__", alter_sys=True)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.manifest import file_sha256
+from .terminal import Say, say_nothing
+from .work_folder import replace_folder, work_folder
 
 __all__ = ["COMPLETE_NAME", "cache_root", "is_complete", "kept_folder", "mark_complete"]
 
@@ -30,24 +30,28 @@ def cache_root(cache: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwire"
 
 
-def kept_folder(folder: Path, make: Callable[[Path], None], *, complete: Callable[[Path], bool]) -> Path:
+def kept_folder(
+    folder: Path, make: Callable[[Path], None], *, complete: Callable[[Path], bool], say: Say = say_nothing
+) -> Path:
     """``folder`` as it is if it is ``complete``; otherwise made anew by ``make`` in a temporary folder beside it.
 
-    A folder that was damaged, or left half-written by something else, is replaced. Of two processes that make the
-    same folder at once, one wins and both use the result.
+    A folder that was damaged, or left half-written by something else, is replaced. Of several processes that want the
+    same folder at once, one makes it; the others wait and use the result.
     """
     if complete(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".partial") as name:
-        made = Path(name) / folder.name
+    with work_folder(folder, say=say) as work:
+        if complete(folder):  # made by the process that was waited for
+            return folder
+        made = work / folder.name
         made.mkdir()
         make(made)
-        if folder.exists():
-            if complete(folder):
-                return folder
-            shutil.rmtree(folder)
-        made.rename(folder)
+        try:
+            replace_folder(made, folder)
+        except OSError:  # without locks, another process may have been first
+            if not complete(folder):
+                raise
     return folder
 
 

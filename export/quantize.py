@@ -1,4 +1,9 @@
-"""Round-to-nearest, symmetric, block-wise quantization of matrices, in the layout of onnxruntime's MatMulNBits."""
+"""Round-to-nearest, symmetric, block-wise quantization of matrices, in the layout of onnxruntime's MatMulNBits.
+
+onnxruntime brings a quantizer, and this is not it: here one quantized weight serves both embedding and head where the
+model ties them, for the graphs of every builder and for both bit widths, which that one does not do. The tests check
+this one against onnxruntime's own kernels.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,20 @@ from urllib.parse import urlsplit
 from ...protocol.errors import DraftwireError, InvalidParameterError, VerifierUnreachableError
 from ..client import AsyncEdgeClient
 from ..events import Result, TextDelta
+from ..stats import Stats
 from ..wan_relay import WanRelay
 
 __all__ = ["register"]
 
-_PROMPT = "Write a Python function that returns the n-th Fibonacci number, then explain it step by step."
+_PROMPTS = (
+    "Write a Python function that returns the n-th Fibonacci number, then explain it step by step.",
+    "Why is the sky blue? Explain it to a child.",
+    "Summarize: The Romans built roads from stone and gravel so that armies could move fast. Traders soon used them "
+    "too, and towns grew where they crossed. Many of today's roads still follow them.",
+    "List ten things to pack for a week in the mountains, each with a short reason.",
+    "Tell a short story about a robot who learns to paint.",
+)
+"""Code, chat, summary, list and story: how often the device guesses right depends on the task."""
 _UNDERLINE, _PLAIN = "\x1b[4m", "\x1b[0m"
 
 
@@ -30,7 +40,10 @@ def register(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "demo", help="run verifier and device here, with an emulated network between them, and compare"
     )
-    parser.add_argument("--prompt", default=_PROMPT, help="what to answer")
+    parser.add_argument("--prompt", help="what to answer (default: a programming task)")
+    parser.add_argument(
+        "--prompts", type=int, default=1, help=f"answer so many of {len(_PROMPTS)} prompts (default %(default)s)"
+    )
     parser.add_argument(
         "--rtt", type=float, default=50.0, metavar="MS", help="emulated round trip (default %(default)g)"
     )
@@ -136,18 +149,22 @@ async def _compare(parsed: argparse.Namespace, port: int, draft: str) -> dict[st
         Mode("cloud_only", "Cloud-only", 0),
         Mode("with_draft", "With the draft", parsed.look_ahead),
     ]
-    results: dict[str, Result] = {}
+    prompts = [parsed.prompt] if parsed.prompt is not None else _PROMPTS[: parsed.prompts]
+    results: dict[str, list[Result]] = {mode.name: [] for mode in modes}
     async with (
         WanRelay("127.0.0.1", port, delay=parsed.rtt / 2000) as relay,
         AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=draft, require_draft=True) as client,
     ):
         await client.wait_for_draft()
         rtt = await client.ping()
-        await _answer(client, parsed, modes[0], max_tokens=4, show=False)  # the first pass of a model is slower
-        for mode in modes:
-            if not parsed.json:
-                print(f"\n{mode.title}, {1000 * rtt:.0f} ms round trip:\n")
-            results[mode.name] = await _answer(client, parsed, mode, max_tokens=parsed.max_tokens, show=not parsed.json)
+        await _answer(client, parsed, modes[0], prompts[0], max_tokens=4)  # the first pass of a model is slower
+        for prompt in prompts:
+            for mode in modes:
+                if not parsed.json:
+                    print(f"\n{mode.title}, {1000 * rtt:.0f} ms round trip:\n")
+                results[mode.name].append(
+                    await _answer(client, parsed, mode, prompt, max_tokens=parsed.max_tokens, show=not parsed.json)
+                )
     figures = _figures(results, rtt)
     if not parsed.json:
         _print_table(modes, figures)
@@ -155,11 +172,17 @@ async def _compare(parsed: argparse.Namespace, port: int, draft: str) -> dict[st
 
 
 async def _answer(
-    client: AsyncEdgeClient, parsed: argparse.Namespace, mode: Mode, *, max_tokens: int, show: bool
+    client: AsyncEdgeClient,
+    parsed: argparse.Namespace,
+    mode: Mode,
+    prompt: str,
+    *,
+    max_tokens: int,
+    show: bool = False,
 ) -> Result:
     underline = sys.stdout.isatty()
     async with client.stream(
-        [{"role": "user", "content": parsed.prompt}],
+        [{"role": "user", "content": prompt}],
         max_tokens=max_tokens,
         temperature=parsed.temperature,
         seed=parsed.seed,
@@ -175,24 +198,40 @@ async def _answer(
         return await stream.get_final_result()
 
 
-def _figures(results: dict[str, Result], rtt: float) -> dict[str, Any]:
+def _figures(results: dict[str, list[Result]], rtt: float) -> dict[str, Any]:
     plain, drafted = results["cloud_only"], results["with_draft"]
-    figures: dict[str, Any] = {
-        name: {
-            "tokens_per_second": result.stats.tokens_per_second,
-            "acceptance_rate": result.stats.acceptance_rate if result.stats.drafted else None,
-            "target_passes_per_token": result.stats.target_passes_per_token,
-            "bytes_per_token": result.stats.bytes_per_token,
-            "ttft_ms": 1000 * (result.stats.ttft_seconds or 0.0),
-            "tokens": result.stats.committed,
-        }
-        for name, result in results.items()
+    ratios = [
+        with_draft.stats.tokens_per_second / alone.stats.tokens_per_second
+        for alone, with_draft in zip(plain, drafted, strict=True)
+    ]
+    return {
+        **{name: _totals([result.stats for result in answers]) for name, answers in results.items()},
+        "rtt_ms": 1000 * rtt,
+        "ratio": statistics.geometric_mean(ratios),
+        "ratios": ratios,
+        "draft_ms_per_token": statistics.median(result.stats.draft_ms_per_token for result in drafted),
+        "same_text": [alone.token_ids for alone in plain] == [with_draft.token_ids for with_draft in drafted],
     }
-    figures["rtt_ms"] = 1000 * rtt
-    figures["ratio"] = drafted.stats.tokens_per_second / plain.stats.tokens_per_second
-    figures["draft_ms_per_token"] = drafted.stats.draft_ms_per_token
-    figures["same_text"] = plain.token_ids == drafted.token_ids
-    return figures
+
+
+def _totals(answers: list[Stats]) -> dict[str, Any]:
+    """Sums over the answers, and what follows from the sums."""
+    whole = Stats(
+        committed=sum(stats.committed for stats in answers),
+        drafted=sum(stats.drafted for stats in answers),
+        accepted=sum(stats.accepted for stats in answers),
+        target_passes=sum(stats.target_passes for stats in answers),
+        bytes_up=sum(stats.bytes_up for stats in answers),
+        bytes_down=sum(stats.bytes_down for stats in answers),
+    )
+    return {
+        "tokens": whole.committed,
+        "tokens_per_second": statistics.harmonic_mean(stats.tokens_per_second for stats in answers),
+        "ttft_ms": 1000 * statistics.median(stats.ttft_seconds or 0.0 for stats in answers),
+        "acceptance_rate": whole.acceptance_rate if whole.drafted else None,
+        "target_passes_per_token": whole.target_passes_per_token,
+        "bytes_per_token": whole.bytes_per_token,
+    }
 
 
 def _print_table(modes: list[Mode], figures: dict[str, Any]) -> None:
@@ -206,9 +245,12 @@ def _print_table(modes: list[Mode], figures: dict[str, Any]) -> None:
             f"{mode.title:16}{row['tokens_per_second']:10.1f}{acceptance:>12}"
             f"{row['target_passes_per_token']:21.2f}{row['bytes_per_token']:13.0f}"
         )
-    print(f"\nWith the draft: {figures['ratio']:.2f} times the speed of cloud-only at {figures['rtt_ms']:.0f} ms.")
+    spread = f" ({min(figures['ratios']):.2f} to {max(figures['ratios']):.2f})" if len(figures["ratios"]) > 1 else ""
+    print(
+        f"\nWith the draft: {figures['ratio']:.2f} times{spread} the speed of cloud-only at {figures['rtt_ms']:.0f} ms."
+    )
     if figures["same_text"]:
-        print("Both answers are the same, token for token.")
+        print("The answers are the same, token for token.")
     else:
         print(
             "The target runs in bfloat16 here, where a near-tie may fall either way: the answers differ from there on."

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from draftwire.export import demo_model
 from draftwire.export.cli import main
 
 from .conftest import ModelMaker
 
 
 def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    status = main(arguments)
+    status = main([*arguments, "--quiet"])
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert captured.out == ""
@@ -28,18 +30,47 @@ def test_draft_then_check_as_json(make_model: ModelMaker, tmp_path: Path, capsys
     assert main(["draft", str(make_model("llama")), "--out", str(out), "--quantize", "none", "--json"]) == 0
     captured = capsys.readouterr()
     made = json.loads(captured.out)
-    assert captured.err == ""  # the builders' chatter stays away
+    stages = captured.err.splitlines()  # and nothing of the builders' chatter
+    assert [stage.split()[0] for stage in stages] == [
+        "Reading",
+        "Running",
+        "Building",
+        "Checking",
+        "Writing",
+        "Checking",
+    ]
+    assert all(stage.endswith(" ...") for stage in stages)
     assert made["bundle"] == str(out)
     assert made["parity"]["top1_agreement"] >= 0.99
 
-    assert main(["check", str(out), "--json"]) == 0
-    checked = json.loads(capsys.readouterr().out)
-    assert checked["reproduced"] == 1.0
+    assert main(["check", str(out), "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["reproduced"] == 1.0
+    assert captured.err == ""
 
     assert main(["check", str(out)]) == 0
     text = capsys.readouterr().out
     for part in ("is whole", "top-1 agreement", "ms a token", "of the fp32 weights", "recommendation"):
         assert part in text
+
+
+@pytest.mark.parametrize(("arguments", "quiet"), [(["--json"], False), ([], False), (["--json", "--quiet"], True)])
+def test_the_demo_pair_tells_its_stages_unless_quiet(
+    arguments: list[str], quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+
+    def folder(_cache: Path | None, *, quiet: bool) -> Path:
+        asked.append(quiet)
+        return Path("made")
+
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "0")  # so that it is put back
+    monkeypatch.setattr(demo_model, "target_folder", folder)
+    monkeypatch.setattr(demo_model, "draft_folder", folder)
+
+    assert main(["demo-model", *arguments]) == 0
+    assert asked == [quiet, quiet]
+    assert "made" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -114,3 +145,77 @@ def test_help_needs_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- standard streams that are closed, full, or of a small encoding -------------------------------------------------
+
+_STUB = """
+import sys
+from pathlib import Path
+from draftwire.export import cli, demo_model
+demo_model.target_folder = demo_model.draft_folder = lambda cache, quiet: cache
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def run_in_shell(redirections: str, *arguments: str, program: str = _STUB, **environment: str) -> tuple[int, str, str]:
+    """Run the command line as a program with a shell's redirections; its status, stdout and stderr."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" "$@" {redirections}', sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "", **environment},
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+needs_shell = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+
+
+@needs_full_device
+@pytest.mark.parametrize(
+    "arguments", [["demo-model", "--cache", "x"], ["demo-model", "--json", "--cache", "x"], ["--help"]]
+)
+def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str]) -> None:
+    status, _, error = run_in_shell(">/dev/full", *arguments)
+
+    assert status == 1
+    assert error == "draftwire-export: error: the result could not be printed (No space left on device)\n"
+
+
+@needs_full_device
+def test_a_full_disk_behind_stderr_costs_no_export() -> None:
+    program = _STUB.replace("lambda cache, quiet: cache", "lambda cache, quiet: say_stage('Building') or cache")
+    program = "from draftwire.export.terminal import say_stage\n" + program
+
+    assert run_in_shell("2>/dev/full", "demo-model", "--cache", "x", program=program) == (
+        0,
+        "target  x\ndraft   x\n",
+        "",
+    )
+
+
+@needs_shell
+def test_closed_streams_are_no_place_for_the_next_file() -> None:
+    program = _STUB.replace("sys.exit(cli.main(sys.argv[1:]))", "") + (
+        "import os\n"
+        "assert cli.main(sys.argv[1:]) == 0\n"
+        "null = os.stat(os.devnull).st_rdev\n"
+        "sys.exit(sum(os.fstat(descriptor).st_rdev != null for descriptor in (0, 1)))\n"
+    )
+
+    assert run_in_shell("<&- >&-", "demo-model", "--cache", "x", program=program) == (0, "", "")
+
+
+@needs_shell
+def test_errors_go_nowhere_but_stderr() -> None:
+    assert run_in_shell("2>&-", "check", "nowhere") == (1, "", "")
+
+
+def test_an_encoding_that_lacks_a_character() -> None:
+    status, out, error = run_in_shell("", "demo-model", "--cache", "entw\u00fcrfe-\u6a21", PYTHONIOENCODING="ascii")
+
+    assert (status, error) == (0, "")
+    assert out == "target  entw\\xfcrfe-\\u6a21\ndraft   entw\\xfcrfe-\\u6a21\n"

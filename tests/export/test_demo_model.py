@@ -45,6 +45,23 @@ def test_fetched_once_then_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert [path.name for path in first.parent.iterdir()] == [first.name]
 
 
+def test_stages_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fetch(folder: Path, *, quiet: bool) -> Path:
+        assert not quiet
+        (folder / "file").write_bytes(b"a model")
+        return folder / "file"
+
+    monkeypatch.setattr(demo_model, "_fetch_gguf", fetch)
+    monkeypatch.setattr(demo_model, "convert_gguf", convert)
+    demo_model.target_folder(tmp_path)
+    told = capsys.readouterr()
+    demo_model.target_folder(tmp_path)
+
+    assert [line.split()[0] for line in told.err.splitlines()] == ["Fetching", "Converting"]
+    assert told.out == ""
+    assert capsys.readouterr() == ("", "")  # nothing to do, nothing to say
+
+
 @pytest.mark.parametrize("content", [b"another model", b""])
 def test_another_file_is_refused(content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo_model, "_download", packed(content))
