@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -29,15 +31,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     logging.basicConfig(level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return int(parsed.run(parsed))
+        status = int(parsed.run(parsed))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has left, and wants no word about it
+        _abandon_output()
+        return 1
     except InvalidParameterError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 2
     except DraftwireError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        _abandon_output()
+        print(f"{PROGRAM}: error: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+def _abandon_output() -> None:
+    """Let what is still buffered go nowhere, so that leaving the program does not fail on it again."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from ..protocol.codes import PROTOCOL_VERSION, Capability, Role
@@ -40,6 +41,8 @@ class Connection:
         self._schedule = schedule
         self._session = Session(Role.VERIFIER)
         self._open = True
+        self._outgoing: deque[Sequence[Message]] = deque()
+        self._woken = False
 
     # --- from the client, in the event loop's thread ------------------------------------------------------------
 
@@ -87,15 +90,37 @@ class Connection:
         )
 
     def closed(self) -> None:
-        """The socket is gone: everything of this client is forgotten."""
-        self._open = False
-        self._engine.drop(self)
+        """The socket is gone: everything of this client is forgotten. May be said again."""
+        if self._open:
+            self._open = False
+            self._engine.drop(self)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the engine is so far behind that this client's socket is not to be read for now."""
+        return self._engine.crowded(self)
+
+    def when_room(self, action: Callable[[], None]) -> None:
+        """Run ``action`` in the event loop's thread once the engine has caught up."""
+        self._engine.when_room(self, lambda: self._schedule(action))
 
     # --- from the engine, in its thread -------------------------------------------------------------------------
 
     def deliver(self, messages: Sequence[Message]) -> None:
-        """Send what the engine says; see :class:`~.stream.Owner`."""
-        self._schedule(lambda: self._transmit(messages))
+        """Send what the engine says; see :class:`~.stream.Owner`.
+
+        One wake-up serves whatever comes before the event loop's turn. An engine that woke it for each commit could
+        fill the pipe through which signals arrive as well, and they would be lost.
+        """
+        self._outgoing.append(messages)
+        if not self._woken:
+            self._woken = True
+            self._schedule(self._flush)
+
+    def _flush(self) -> None:
+        self._woken = False  # before the look at what is there: what comes later wakes the loop again
+        for _ in range(len(self._outgoing)):
+            self._transmit(self._outgoing.popleft())
 
     def _transmit(self, messages: Sequence[Message]) -> None:
         if not self._open:

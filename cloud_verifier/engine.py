@@ -9,9 +9,9 @@ more. Other threads talk to the engine by posting to its inbox and hear from it 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,10 +27,11 @@ from ..protocol.errors import (
     NonFiniteLogitsError,
     ProtocolError,
     StreamError,
-    UnknownPrefixError,
 )
-from ..protocol.messages import Commit, Draft, EndReason, Error, Limits, Message, Open, Opened
+from ..protocol.messages import Commit, Draft, EndReason, Error, Limits, Open, Opened
+from .inbox import FRAME_WEIGHT, Command, Inbox, Outbox, draft_weight
 from .scheduler import Scheduler
+from .slots import Slots
 from .stream import Owner, VerifierStream, Work
 from .target import Target
 
@@ -39,7 +40,13 @@ __all__ = ["Engine", "EngineCounters"]
 logger = logging.getLogger(__name__)
 
 Key = tuple[Owner, int]
-Outbox = dict[Owner, list[Message]]
+
+_ROOM = 1 << 16
+"""Of one owner in the inbox, beyond the tokens of one whole context: what 64 busy streams draft within a step."""
+
+_STOP_SECONDS = 10.0
+_RETRY_AFTER = 1.0
+_SHUTTING_DOWN = "the verifier is shutting down; open again"
 
 
 @dataclass(slots=True)
@@ -53,15 +60,6 @@ class EngineCounters:
     drafted: int = 0
     accepted: int = 0
     run_ahead: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """An ended stream whose KV cache is kept for a later stream that starts with the same tokens."""
-
-    slot: int
-    sequence: list[int]
-    cached: int
 
 
 class Engine:
@@ -79,11 +77,11 @@ class Engine:
         self._target = target
         self._scheduler = scheduler or Scheduler()
         self._streams: dict[Key, VerifierStream] = {}
-        self._retained: OrderedDict[Key, Retained] = OrderedDict()
-        self._slots = 0
-        self._inbox: deque[Callable[[Outbox], None]] = deque()
+        self._slots = Slots(target)
+        self._inbox = Inbox(room=limits.max_context + _ROOM)
         self._wake = threading.Event()
         self._stopping = False
+        self._stop_by = math.inf
         self._thread = threading.Thread(target=self._run, name="draftwire-engine", daemon=True)
 
     # --- from any thread ----------------------------------------------------------------------------------------
@@ -92,12 +90,26 @@ class Engine:
         """Start the engine's thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop after the step in progress; open streams are told that the verifier shuts down."""
+    def stop(self, *, within: float = _STOP_SECONDS) -> None:
+        """Stop after the step in progress; open streams are told that the verifier shuts down.
+
+        A step that takes more than ``within`` seconds is left to itself, and its streams are told all the same.
+        """
         self._stopping = True
         self._wake.set()
+        if self._thread.ident is None:
+            self._close_down()
+            return
+        self._stop_by = min(self._stop_by, time.monotonic() + within)
+        self._thread.join(max(0.0, self._stop_by - time.monotonic()))
         if self._thread.is_alive():
-            self._thread.join()
+            self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        logger.error("the target's step does not end; stopping without it")
+        asked = [(command.owner, command.stream) for command in self._inbox.close() if command.opens]
+        for owner, stream in [*list(self._streams), *asked]:
+            _deliver({owner: [_error((owner, stream), ErrorCode.SHUTTING_DOWN, _SHUTTING_DOWN)]})
 
     @property
     def running(self) -> bool:
@@ -111,28 +123,53 @@ class Engine:
 
     def open(self, owner: Owner, request: Open) -> None:
         """Ask for a stream; the owner hears OPENED or ERROR."""
-        self._post(lambda outbox: self._open(owner, request, outbox))
+        command = Command(
+            owner=owner,
+            stream=request.stream,
+            run=lambda outbox: self._open(owner, request, outbox),
+            weight=FRAME_WEIGHT + len(request.token_ids),
+            opens=True,
+        )
+        if self._stopping or not self._post(command):
+            _deliver({owner: [_error((owner, request.stream), ErrorCode.SHUTTING_DOWN, _SHUTTING_DOWN)]})
 
     def draft(self, owner: Owner, draft: Draft) -> None:
         """Hand in draft tokens."""
         arrived = time.monotonic()
-        self._post(lambda outbox: self._draft(owner, draft, arrived, outbox))
+        self._post(
+            Command(
+                owner=owner,
+                stream=draft.stream,
+                run=lambda outbox: self._draft(owner, draft, arrived, outbox),
+                weight=draft_weight(draft),
+            )
+        )
 
     def cancel(self, owner: Owner, stream: int) -> None:
         """End a stream early; the owner hears END unless the stream has ended already."""
-        self._post(lambda outbox: self._cancel((owner, stream), outbox))
+        self._post(Command(owner=owner, stream=stream, run=lambda outbox: self._cancel((owner, stream), outbox)))
 
     def fail(self, owner: Owner, error: Error) -> None:
         """End a stream that broke the protocol; the owner has been told already."""
-        self._post(lambda _: self._close((owner, error.stream)))
+        stream = error.stream
+        self._post(Command(owner=owner, stream=stream, run=lambda _: self._close((owner, stream))))
 
     def drop(self, owner: Owner) -> None:
         """Forget everything of an owner that left; it hears nothing more."""
-        self._post(lambda _: self._drop(owner))
+        self._post(Command(owner=owner, stream=0, run=lambda _: self._drop(owner)))
 
-    def _post(self, command: Callable[[Outbox], None]) -> None:
-        self._inbox.append(command)
+    def crowded(self, owner: Owner) -> bool:
+        """Whether so much of this owner's waits to be taken that no more of it should be read for now."""
+        return self._inbox.crowded(owner)
+
+    def when_room(self, owner: Owner, action: Callable[[], None]) -> None:
+        """Call ``action`` once the owner is not crowded: at once, or later from the engine's thread."""
+        self._inbox.when_room(owner, action)
+
+    def _post(self, command: Command) -> bool:
+        posted = self._inbox.post(command)
         self._wake.set()
+        return posted
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -142,9 +179,15 @@ class Engine:
             idle_until = self._step_safely()
             if idle_until is not None and not self._inbox and not self._stopping:
                 self._wake.wait(max(0.0, idle_until - time.monotonic()))
+        self._close_down()
+
+    def _close_down(self) -> None:
+        """Whoever asked before this hears what became of it; whoever asks later is refused at the door."""
         outbox: Outbox = {}
+        for command in self._inbox.close():
+            self._obey(command, outbox)
         for key in list(self._streams):
-            self._fail(key, _error(key, ErrorCode.SHUTTING_DOWN, "the verifier is shutting down; open again"), outbox)
+            self._fail(key, _error(key, ErrorCode.SHUTTING_DOWN, _SHUTTING_DOWN), outbox)
         _deliver(outbox)
 
     def _step_safely(self) -> float | None:
@@ -163,8 +206,8 @@ class Engine:
         """Advance once. Returns until when there is nothing to do, or None when there may be more at once."""
         outbox: Outbox = {}
         try:
-            while self._inbox:
-                self._inbox.popleft()(outbox)
+            for command in self._inbox.take():
+                self._obey(command, outbox)
             started = time.monotonic()
             plan = self._scheduler.plan(self._streams.values(), started)
             if plan.work:
@@ -176,6 +219,16 @@ class Engine:
             self.counters.step_seconds += time.monotonic() - started
             return None
         return plan.wake_at if plan.wake_at is not None else started + 3600.0
+
+    def _obey(self, command: Command, outbox: Outbox) -> None:
+        """A fault in what one stream asks for is that stream's alone."""
+        try:
+            command.run(outbox)
+        except Exception:  # whatever a target raises
+            logger.exception("stream %d: what it asked for failed", command.stream)
+            key = (command.owner, command.stream)
+            if command.opens or key in self._streams:
+                self._fail(key, _error(key, ErrorCode.INTERNAL, "the verifier failed; open the stream again"), outbox)
 
     def _advance(self, work: list[Work], started: float, outbox: Outbox) -> None:
         try:
@@ -196,9 +249,12 @@ class Engine:
             for share in work:
                 self._advance([share], started, outbox)
             return
-        logger.exception("target step failed", exc_info=error)
         stream = work[0].stream
         key = (stream.owner, stream.request.stream)
+        if isinstance(error, BusyError):
+            self._fail(key, _refusal(key, error), outbox)
+            return
+        logger.error("target step failed", exc_info=error)
         self._fail(key, _error(key, ErrorCode.INTERNAL, "the target failed on this stream"), outbox)
 
     def _commit(self, share: Work, rows: NDArray[np.float32], started: float, ended: float, outbox: Outbox) -> None:
@@ -247,47 +303,30 @@ class Engine:
         try:
             stream = self._admit(owner, request)
         except DraftwireError as error:
-            outbox.setdefault(owner, []).append(Error.of(request.stream, error))
+            outbox.setdefault(owner, []).append(_refusal(key, error))
             return
         self._streams[key] = stream
         outbox.setdefault(owner, []).append(Opened(stream=request.stream, cached=stream.cached))
 
     def _admit(self, owner: Owner, request: Open) -> VerifierStream:
-        prefix = self._find_prefix(owner, request)
-        sequence = (prefix.sequence[: request.prefix.length] if prefix and request.prefix else []) + list(
-            request.token_ids
-        )
+        if self._stopping:
+            raise StreamError(_SHUTTING_DOWN, code=ErrorCode.SHUTTING_DOWN)
+        kept, length = self._slots.find(owner, request.prefix), request.prefix.length if request.prefix else 0
+        sequence = [*(kept.sequence[:length] if kept is not None else ()), *request.token_ids]
         self._check(request, sequence)
-        if len(self._streams) >= self.limits.max_streams:
-            raise BusyError(
-                f"all {self.limits.max_streams} streams are in use; try again later",
-                code=ErrorCode.BUSY,
-                retry_after=1.0,
-            )
-        if prefix is None:
-            self._make_room()
-        self._slots += 1
-        slot, capacity, cached = self._slots, len(sequence) + request.max_tokens, 0
-        if prefix is not None and request.prefix is not None:
-            cached = min(prefix.cached, request.prefix.length, len(sequence) - 1)
-            self._target.adopt(slot, prefix.slot, cached, capacity)
-            del self._retained[(owner, request.prefix.stream)]
+        room, capacity = self.limits.max_streams - len(self._streams), len(sequence) + request.max_tokens
+        if room <= 0:
+            raise BusyError(f"all {self.limits.max_streams} streams are in use; try again later", code=ErrorCode.BUSY)
+        if kept is None:
+            self._slots.make_room(room - 1)
+            cached, slot = 0, self._slots.open(capacity)
         else:
-            self._target.open(slot, capacity)
+            cached = min(kept.cached, length, len(sequence) - 1)
+            slot = self._slots.adopt(owner, cached, capacity)
+        opened_at = time.monotonic()
         return VerifierStream(
-            slot=slot, owner=owner, request=request, sequence=sequence, cached=cached, opened_at=time.monotonic()
+            slot=slot, owner=owner, request=request, sequence=sequence, cached=cached, opened_at=opened_at
         )
-
-    def _find_prefix(self, owner: Owner, request: Open) -> Retained | None:
-        if request.prefix is None:
-            return None
-        found = self._retained.get((owner, request.prefix.stream))
-        if found is None or request.prefix.length > len(found.sequence):
-            raise UnknownPrefixError(
-                f"stream {request.prefix.stream} is no longer held; send the whole prompt",
-                code=ErrorCode.UNKNOWN_PREFIX,
-            )
-        return found
 
     def _check(self, request: Open, sequence: list[int]) -> None:
         needed = len(sequence) + request.max_tokens
@@ -303,12 +342,6 @@ class Engine:
             if any(token >= vocabulary_size for token in tokens):
                 raise InvalidParameterError(field, f"names token {max(tokens)}; ids end at {vocabulary_size - 1}")
 
-    def _make_room(self) -> None:
-        """Ended streams are kept only in slots that no open stream needs."""
-        while self._retained and len(self._streams) + len(self._retained) >= self.limits.max_streams:
-            _, oldest = self._retained.popitem(last=False)
-            self._target.close(oldest.slot)
-
     def _draft(self, owner: Owner, draft: Draft, arrived: float, outbox: Outbox) -> None:
         key = (owner, draft.stream)
         stream = self._streams.get(key)
@@ -323,13 +356,14 @@ class Engine:
         stream = self._streams.get(key)
         if stream is not None:
             outbox.setdefault(key[0], []).append(stream.end(EndReason.CANCELLED))
-            self._retire(stream)
+            self._close(key)
 
     def _retire(self, stream: VerifierStream) -> None:
+        """A stream has come to its end. One that was cancelled never gets here: nobody goes on from it."""
         key = (stream.owner, stream.request.stream)
         if stream.request.retain:
             del self._streams[key]
-            self._retained[key] = Retained(stream.slot, stream.sequence, stream.cached)
+            self._slots.keep(stream)
         else:
             self._close(key)
 
@@ -340,13 +374,12 @@ class Engine:
     def _close(self, key: Key) -> None:
         stream = self._streams.pop(key, None)
         if stream is not None:
-            self._target.close(stream.slot)
+            self._slots.free(stream.slot)
 
     def _drop(self, owner: Owner) -> None:
         for key in [key for key in self._streams if key[0] is owner]:
             self._close(key)
-        for key in [key for key in self._retained if key[0] is owner]:
-            self._target.close(self._retained.pop(key).slot)
+        self._slots.forget(owner)
 
 
 def _deliver(outbox: Outbox) -> None:
@@ -359,3 +392,9 @@ def _deliver(outbox: Outbox) -> None:
 
 def _error(key: Key, code: ErrorCode, message: str) -> Error:
     return Error.of(key[1], message, code=code)
+
+
+def _refusal(key: Key, error: DraftwireError) -> Error:
+    """ERROR for a stream; a verifier without room says when to come back."""
+    busy = isinstance(error, BusyError) and error.retry_after is None
+    return Error.of(key[1], error, retry_after_ms=round(1000 * _RETRY_AFTER) if busy else None)

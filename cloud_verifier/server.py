@@ -7,25 +7,23 @@ import logging
 import signal
 from collections.abc import Callable
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from ..protocol.codes import SUBPROTOCOL
 from ..protocol.errors import VerifierError
 from ..protocol.messages import Limits
 from .connection import Connection
 from .engine import Engine
+from .peer import Peer
 from .target import Target
 
 __all__ = ["VerifierServer"]
 
 logger = logging.getLogger(__name__)
 
-PING_INTERVAL = 20.0
-"""Seconds between pings, short enough for proxies that drop connections idle for a minute."""
-
-_OUTGOING_BYTES = 256 * 1024
-_FLUSH_SECONDS = 5.0
 _GRACE = 64 * 1024
+_REQUEST_SECONDS = 1.0
+"""How long plain requests have to end in a shutdown; by then clients have been told, and their sockets closed."""
 
 
 class VerifierServer:
@@ -35,7 +33,7 @@ class VerifierServer:
         self._engine = engine
         self._target = target
         self._limits = limits
-        self._peers: set[_Peer] = set()
+        self._peers: set[Peer] = set()
 
     def app(self) -> web.Application:
         """The aiohttp application."""
@@ -49,12 +47,13 @@ class VerifierServer:
         return app
 
     async def serve(self, host: str, port: int, *, ready: Callable[[int], None]) -> None:
-        """Serve until SIGINT or SIGTERM. ``ready`` is told the bound port once connections are taken."""
+        """Serve until SIGINT or SIGTERM; a second one ends the process at once.
+
+        ``ready`` is told the bound port once connections are taken.
+        """
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, stop.set)
-        runner = web.AppRunner(self.app(), access_log=None, handle_signals=False)
+        _catch_signals(stop)
+        runner = web.AppRunner(self.app(), access_log=None, handle_signals=False, shutdown_timeout=_REQUEST_SECONDS)
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)
@@ -78,17 +77,17 @@ class VerifierServer:
         socket = web.WebSocketResponse(
             protocols=(SUBPROTOCOL,),
             compress=False,
-            heartbeat=PING_INTERVAL,
+            autoping=False,  # a peer pings, and knows when no pong can be expected
             # A little over the limit still reaches the session, whose reply states the limit.
             max_msg_size=self._limits.max_message_bytes + _GRACE,
         )
         await socket.prepare(request)
-        await self._converse(socket)
+        await self._converse(socket, request.transport)
         return socket
 
-    async def _converse(self, socket: web.WebSocketResponse) -> None:
+    async def _converse(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         loop = asyncio.get_running_loop()
-        peer = _Peer(socket)
+        peer = Peer(_Socket(socket, transport), lost=lambda: connection.closed())
         self._peers.add(peer)
         connection = Connection(
             self._engine,
@@ -99,10 +98,10 @@ class VerifierServer:
         )
         try:
             async for message in socket:
-                if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
+                if not await _hear(message, socket, connection, peer):
                     break
-                if not connection.receive(message.data):
-                    break
+        except ConnectionError:  # it left while a pong was on its way
+            pass
         finally:
             connection.closed()
             self._peers.discard(peer)
@@ -151,8 +150,22 @@ class VerifierServer:
     async def _shut_down(self, app: web.Application) -> None:
         del app
         await asyncio.get_running_loop().run_in_executor(None, self._engine.stop)
-        for peer in list(self._peers):
-            await peer.finish(WSCloseCode.GOING_AWAY, b"the verifier is shutting down")
+        reason = b"the verifier is shutting down"
+        await asyncio.gather(*(peer.finish(WSCloseCode.GOING_AWAY, reason) for peer in list(self._peers)))
+
+
+def _catch_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    names = (signal.SIGINT, signal.SIGTERM)
+
+    def caught() -> None:
+        for name in names:
+            loop.remove_signal_handler(name)
+            signal.signal(name, signal.SIG_DFL)
+        stop.set()
+
+    for name in names:
+        loop.add_signal_handler(name, caught)
 
 
 def _schedule(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
@@ -162,45 +175,39 @@ def _schedule(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> No
         logger.debug("message dropped: the event loop is closed")
 
 
-class _Peer:
-    """The sending half of one socket: a bounded queue and the task that empties it.
+async def _hear(message: WSMessage, socket: web.WebSocketResponse, connection: Connection, peer: Peer) -> bool:
+    """Take what a socket says. False when it is to be closed."""
+    if message.type is WSMsgType.PING:
+        await socket.pong(message.data)
+    elif message.type is WSMsgType.PONG:
+        peer.pong()
+    elif message.type not in (WSMsgType.BINARY, WSMsgType.TEXT) or not connection.receive(message.data):
+        return False
+    if connection.crowded:
+        room = asyncio.Event()
+        connection.when_room(room.set)
+        with peer.holding():
+            await room.wait()
+    return True
 
-    The bound is in bytes, and far above what a fast target commits while the event loop is busy elsewhere: only a
-    reader that does not read comes near it.
-    """
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+class _Socket:
+    """An aiohttp WebSocket as a peer sees it; see :class:`~.peer.Socket`."""
+
+    def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         self._socket = socket
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._waiting = 0
-        self._stalled = False
-        self._writer = asyncio.create_task(self._write())
+        self._transport = transport
 
-    def enqueue(self, frame: bytes) -> None:
-        """Queue a frame; a reader too slow for the queue's bound is cut off rather than buffered for."""
-        if self._stalled:
-            return
-        self._frames.put_nowait(frame)
-        self._waiting += len(frame)
-        if self._waiting > _OUTGOING_BYTES:
-            self._stalled = True
-            self._writer.cancel()
+    async def send(self, frame: bytes) -> None:
+        await self._socket.send_bytes(frame)
 
-    async def finish(self, code: int, message: bytes) -> None:
-        """Let queued frames, a last ERROR among them, leave before the socket closes."""
-        self._frames.put_nowait(None)
-        _, late = await asyncio.wait([self._writer], timeout=_FLUSH_SECONDS)
-        if late:
-            self._writer.cancel()
+    async def ping(self) -> None:
+        await self._socket.ping()
+
+    async def close(self, code: int, reason: bytes) -> None:
         if not self._socket.closed:
-            await self._socket.close(code=code, message=message)
+            await self._socket.close(code=code, message=reason)
 
-    async def _write(self) -> None:
-        try:
-            while (frame := await self._frames.get()) is not None:
-                await self._socket.send_bytes(frame)
-                self._waiting -= len(frame)
-        except (ConnectionError, RuntimeError):  # the peer left; the reading side notices as well
-            return
-        except asyncio.CancelledError:
-            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too slow a reader")
+    def abort(self) -> None:
+        if isinstance(self._transport, asyncio.WriteTransport):
+            self._transport.abort()

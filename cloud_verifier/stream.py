@@ -108,10 +108,13 @@ class VerifierStream:
             )
         if path.alive and path.end + len(draft.token_ids) - len(self.sequence) > max_backlog:
             raise FrameTooLargeError(f"more than {max_backlog} draft tokens are waiting", stream=draft.stream)
-        path.proposals.extend(_proposals(draft))
-        if not path.settle(draft.start, self.sequence[draft.start :]):
-            path.start = path.end  # a dead path only has to know where it ends; its tokens must not pile up
-            path.proposals.clear()
+        if path.alive:
+            path.proposals.extend(_proposals(draft))
+            if not path.settle(draft.start, self.sequence[draft.start :]):
+                path.start = path.end  # a dead path only has to know where it ends; its tokens must not pile up
+                path.proposals.clear()
+        else:
+            path.start += len(draft.token_ids)
         self.continues = draft.continues
         self.arrival = Arrival(draft.sent_at, now)
         if path.alive and path.end > len(self.sequence):
@@ -142,14 +145,18 @@ class VerifierStream:
         tokens = pending + [proposal.token for proposal in proposals]
         return Work(self, Block(self.slot, self.cached, tokens, 1 + len(proposals)), proposals, prefill=False)
 
+    @property
+    def _by_rejection(self) -> bool:
+        return self.request.params.mode == "rejection" and not self.request.params.greedy
+
     def withholds_bonus(self, proposals: Sequence[Proposal]) -> bool:
         """Whether the token after ``proposals`` must wait for the rest of the path, which is here or on its way.
 
         Only in rejection mode: there a token that the target draws by itself differs from the draft's, and would
         end a path that is still good. The last token of the answer has no proposal to wait for.
         """
-        params, path = self.request.params, self.path
-        if params.mode != "rejection" or params.greedy or path is None or not proposals:
+        path = self.path
+        if not self._by_rejection or path is None or not proposals:
             return False
         end = len(self.sequence) + len(proposals)
         return len(proposals) < self.remaining - 1 and (path.end > end or self.continues)
@@ -169,7 +176,8 @@ class VerifierStream:
         self._count(verdict, proposals)
         self.waiting_since = ended
         arrival, self.arrival = self.arrival, None
-        withheld = bool(proposals) and verdict.accepted == len(verdict.tokens) == len(proposals) and not self.finished
+        passed = bool(proposals) and verdict.accepted == len(verdict.tokens) == len(proposals)
+        withheld = passed and self._by_rejection and not self.finished
         return Commit(
             stream=self.request.stream,
             path=self.path.id if self.path is not None else 0,

@@ -119,9 +119,9 @@ def step(engine: Engine) -> float | None:
     for stream in engine._streams.values():
         assert stream.cached < len(stream.sequence)
         assert target._tokens[stream.slot] == stream.sequence[: stream.cached]  # type: ignore[attr-defined]
-    for kept in engine._retained.values():
+    for kept in engine._slots.kept.values():
         assert target._tokens[kept.slot] == kept.sequence[: kept.cached]  # type: ignore[attr-defined]
-    held = {stream.slot for stream in engine._streams.values()} | {kept.slot for kept in engine._retained.values()}
+    held = {stream.slot for stream in engine._streams.values()} | {kept.slot for kept in engine._slots.kept.values()}
     assert set(target._tokens) == held  # type: ignore[attr-defined]
     return idle_until
 

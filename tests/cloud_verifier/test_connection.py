@@ -116,10 +116,16 @@ def test_a_stream_from_open_to_end(engine: Engine, client: Client) -> None:
 
 
 def test_nothing_is_sent_from_the_engines_thread(engine: Engine, client: Client) -> None:
+    """And the event loop is woken once for all that comes before its turn."""
     client.open()
+    step(engine)
     step(engine)
     assert client.frames == []
     assert len(client.later) == 1
+    assert [type(message) for message in client.hear()] == [Opened, Commit, Commit]
+    step(engine)
+    assert len(client.later) == 1
+    assert len(client.hear()) == 1
 
 
 def test_cancel_is_answered(engine: Engine, client: Client) -> None:
@@ -197,6 +203,30 @@ def test_a_client_that_left_hears_no_more(engine: Engine, client: Client) -> Non
     assert client.heard[1:] == []
     assert engine.active_streams == 0
     assert engine._target._tokens == {}  # type: ignore[attr-defined]
+
+
+def test_a_socket_is_not_read_on_while_the_engine_is_far_behind(engine: Engine, client: Client) -> None:
+    other = Client(engine)
+    other.greet()
+    client.open(drafting=True, max_tokens=200)
+    start, frames, roomy = 4, 0, []
+    while not client.connection.crowded:
+        assert client.send(Draft(stream=1, path=1, start=start, token_ids=(39,) * 64, confidences=(0,) * 64, sent_at=0))
+        start, frames = start + 64, frames + 1
+    assert 100 < frames < 10_000
+    client.connection.when_room(lambda: roomy.append(client))
+    other.connection.when_room(lambda: roomy.append(other))
+    assert [client for client in [client, other] if client.connection.crowded] == [client]
+    other.hear()
+    client.hear()
+    assert roomy == [other]
+    step(engine)
+    assert not client.connection.crowded
+    client.hear()
+    assert roomy == [other, client]
+    finish(engine)
+    client.hear()
+    assert client.heard[-1].code is ErrorCode.FRAME_TOO_LARGE  # type: ignore[union-attr]
 
 
 def test_refusals_of_the_engine_reach_the_client(engine: Engine, client: Client) -> None:

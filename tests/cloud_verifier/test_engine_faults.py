@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from draftwire.cloud_verifier.table_target import TableTarget
 from draftwire.cloud_verifier.target import Block
-from draftwire.protocol.errors import ErrorCode
+from draftwire.protocol.errors import BusyError, ErrorCode
 from draftwire.protocol.messages import (
     Commit,
     EndReason,
+    Error,
     Message,
+    Prefix,
 )
+from draftwire.protocol.sampling import SamplingParams
 from numpy.typing import NDArray
 
-from .engine_rig import COUPLED, GREEDY, Device, V, alone, finish, make
+from .engine_rig import COUPLED, GREEDY, PROMPT, Device, V, alone, finish, make, step
 
 
 class Failing(TableTarget):
@@ -70,21 +73,114 @@ def test_nan_in_a_row_that_is_not_reached_harms_nobody() -> None:
     assert device.answer() == expected
 
 
-def test_a_fault_of_the_engine_tells_every_stream_and_it_goes_on() -> None:
-    class Broken(TableTarget):
-        def open(self, stream: int, capacity: int) -> None:
-            if capacity == 4 + 13:
-                raise RuntimeError("no such device")
-            super().open(stream, capacity)
+@pytest.mark.parametrize("where", [0, 2, 3])
+@pytest.mark.parametrize("params", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+def test_what_was_accepted_before_a_row_that_is_not_finite_is_committed(params: SamplingParams, where: int) -> None:
+    engine, device = make()
+    target = engine._target
+    original, expected, bad = target.step, alone(params, 20), len(PROMPT) + 1 + where
 
-    engine, device = make(Broken(vocabulary_size=V, seed=3))
+    def poisoned(blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
+        rows = original(blocks)
+        for block, row in zip(blocks, rows, strict=True):
+            first = block.start + len(block.tokens) - block.rows + 1  # the position that row 0 scores
+            row[max(0, bad - first) :] = np.nan
+        return rows
+
+    target.step = poisoned  # type: ignore[method-assign]
+    device.open(params=params)
+    step(engine)
+    device.draft(5, expected[1:4])
+    finish(engine)
+    assert device.answer() == expected[: 1 + where]
+    assert all(commit.token is not None for commit in device.commits())
+    assert device.error().code is ErrorCode.NON_FINITE_LOGITS
+
+
+class Small(TableTarget):
+    """Holds ``room`` tokens in all; a step that needs more is refused, with no stream changed."""
+
+    room = 40
+
+    def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
+        if sum(map(len, self._tokens.values())) + sum(len(block.tokens) for block in blocks) > self.room:
+            raise BusyError("no memory for another stream; try again later", code=ErrorCode.BUSY)
+        return super().step(blocks)
+
+
+def test_memory_that_runs_out_in_a_step_is_busy_for_the_stream_that_does_not_fit() -> None:
+    engine, device = make(Small(vocabulary_size=V, seed=3))
+    for stream in (1, 2):
+        device.open(stream, max_tokens=20)
+    finish(engine)
+    (refused,) = [stream for stream in (1, 2) if isinstance(device.ended[stream], Error)]
+    error = device.error(refused)
+    assert (error.code, error.retry_after_ms) == (ErrorCode.BUSY, 1000)
+    assert "no memory" in error.message
+    assert device.answer(3 - refused) == alone()
+    assert len(device.answer(refused)) > 10
+
+
+class Faulty(TableTarget):
+    """Fails half-way through ``open`` or ``adopt`` with what is no error of ours, while ``failing``."""
+
+    failing = False
+
+    def open(self, stream: int, capacity: int) -> None:
+        super().open(stream, capacity)
+        if self.failing:
+            raise RuntimeError("CUDA error: out of memory")
+
+
+@pytest.mark.parametrize("prefix", [None, Prefix(stream=1, length=4)], ids=["open", "adopt"])
+def test_a_fault_in_opening_a_stream_is_its_own(prefix: Prefix | None) -> None:
+    target = Faulty(vocabulary_size=V, seed=3)
+    engine, device = make(target)
+    other = Device(engine)
+    device.open(1, max_tokens=1, retain=True)
+    other.open(1)
+    step(engine)
+    target.failing = True
+    device.open(2, prompt=(7,), prefix=prefix)
+    step(engine)  # which sees that no slot is left half-open
+    assert device.error(2).code is ErrorCode.INTERNAL
+    assert "CUDA" not in device.error(2).message
+    target.failing = False
+    device.open(3)
+    finish(engine)
+    assert other.answer() == device.answer(3) == alone()
+
+
+def test_a_slot_that_cannot_be_freed_fails_nobody() -> None:
+    class Sticky(TableTarget):
+        def close(self, stream: int) -> None:
+            raise RuntimeError(f"slot {stream}: no such device")
+
+    engine, device = make(Sticky(vocabulary_size=V, seed=3))
+    device.open(1, max_tokens=1000)
+    device.open(2)
+    engine.step()
+    engine.cancel(device, 1)
+    while engine.active_streams:
+        engine.step()
+    assert device.end(1).reason is EndReason.CANCELLED
+    assert device.answer(2) == alone()
+
+
+def test_a_fault_of_the_engine_tells_every_stream_and_it_goes_on() -> None:
+    engine, device = make()
     other = Device(engine)
     device.open(1)
     other.open(1, max_tokens=1000)
     engine._step_safely()
-    device.open(2, max_tokens=13)
+    plan = engine._scheduler.plan
+
+    def failing(*_: Any) -> Any:
+        engine._scheduler.plan = plan  # type: ignore[method-assign]
+        raise RuntimeError("a bug")
+
+    engine._scheduler.plan = failing  # type: ignore[method-assign]
     engine._step_safely()
-    assert {type(message).__name__ for message in device.messages} == {"Opened", "Commit", "Error"}
     assert device.error(1).code is other.error(1).code is ErrorCode.INTERNAL
     device.open(3)
     finish(engine)

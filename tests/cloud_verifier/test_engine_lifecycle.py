@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from draftwire.cloud_verifier.scheduler import RunAhead
 from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.target import Block
 from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import (
     Commit,
@@ -22,6 +25,7 @@ from draftwire.protocol.messages import (
     Prefix,
 )
 from draftwire.protocol.sampling import SamplingParams
+from numpy.typing import NDArray
 
 from .engine_rig import GREEDY, MODES, PROMPT, Device, V, alone, finish, make, step
 
@@ -54,7 +58,7 @@ def test_an_owner_that_left_hears_nothing_and_leaves_nothing() -> None:
     engine.drop(device)
     finish(engine)
     assert len(device.messages) == heard
-    assert not engine._retained
+    assert not engine._slots.kept
     assert other.answer() == alone()
     assert engine._target._tokens == {}  # type: ignore[attr-defined]
 
@@ -86,15 +90,30 @@ def test_a_later_turn_over_a_kept_prefix_equals_the_whole_prompt(params: Samplin
     assert device.end(2).prompt_tokens == len(whole)
 
 
-def test_a_cancelled_stream_can_be_kept_too() -> None:
+def test_a_cancelled_stream_is_not_kept() -> None:
     engine, device = make()
     device.open(1, retain=True)
     step(engine)
     engine.cancel(device, 1)
     step(engine)
+    assert engine._target._tokens == {}  # type: ignore[attr-defined]
     device.open(2, prompt=(7,), prefix=Prefix(stream=1, length=5))
     finish(engine)
-    assert device.answer(2) == alone(prompt=[*device.sequences[1][:5], 7])
+    assert device.error(2).code is ErrorCode.UNKNOWN_PREFIX
+
+
+def test_an_owner_keeps_the_newest_stream_alone() -> None:
+    engine, device = make()
+    for stream in (1, 2, 3):
+        device.open(stream, max_tokens=1, retain=True)
+        finish(engine)
+        assert [kept.stream for kept in engine._slots.kept.values()] == [stream]
+        assert len(engine._target._tokens) == 1  # type: ignore[attr-defined]
+    for stream, prefix in ((4, 2), (5, 3)):
+        device.open(stream, prompt=(1,), prefix=Prefix(stream=prefix, length=5))
+        finish(engine)
+    assert device.error(4).code is ErrorCode.UNKNOWN_PREFIX
+    assert device.answer(5) == alone(prompt=[*device.sequences[3][:5], 1])
 
 
 def test_a_prefix_nobody_holds_is_refused() -> None:
@@ -115,13 +134,14 @@ def test_a_prefix_nobody_holds_is_refused() -> None:
 
 def test_kept_streams_make_room_for_open_ones_oldest_first() -> None:
     engine, device = make()
-    for stream in range(1, 5):
-        device.open(stream, max_tokens=1, retain=True)
+    owners = [device, *(Device(engine) for _ in range(3))]
+    for owner in owners:
+        owner.open(max_tokens=1, retain=True)
         finish(engine)
-    assert len(engine._retained) == 4
-    device.open(5)
+    assert list(engine._slots.kept) == owners
+    device.open(2)
     step(engine)
-    assert [key[1] for key in engine._retained] == [2, 3, 4]
+    assert list(engine._slots.kept) == owners[1:]
 
 
 def test_a_prefix_survives_an_open_that_the_target_refuses() -> None:
@@ -287,6 +307,66 @@ def test_an_idle_engine_stops_at_once_however_the_threads_interleave() -> None:
 
 
 def test_an_engine_never_started_can_be_stopped() -> None:
-    engine, _ = make()
+    engine, device = make()
+    device.open()
     engine.stop()
+    assert not engine.running
+    assert device.error().code is ErrorCode.SHUTTING_DOWN
+
+
+class Stuck(TableTarget):
+    """Its first step does not end until ``release`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(vocabulary_size=V, seed=3)
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
+        self.entered.set()
+        self.release.wait()
+        return super().step(blocks)
+
+
+def test_whoever_opens_around_a_stop_is_told() -> None:
+    """Posted while the last step runs, and after the thread has ended."""
+    target = Stuck()
+    engine, _ = make(target)
+    running, during, after = Mailbox(), Mailbox(), Mailbox()
+    engine.start()
+    engine.open(running, request_of(max_tokens=1000))
+    assert target.entered.wait(30)
+    engine.open(during, request_of())
+    join = engine._thread.join
+
+    def release_and_join(within: float) -> None:  # the stop has been asked for, and now the step ends
+        target.release.set()
+        join(within)
+
+    engine._thread.join = release_and_join  # type: ignore[method-assign, assignment]
+    engine.stop(within=30)
+    assert not engine.running
+    engine.open(after, request_of())
+    for box in (running, during, after):
+        error = box.wait_for(Error)
+        assert isinstance(error, Error)
+        assert (error.stream, error.code) == (1, ErrorCode.SHUTTING_DOWN)
+
+
+def test_a_step_that_does_not_end_does_not_hold_up_a_stop() -> None:
+    target = Stuck()
+    engine, _ = make(target)
+    running, during, after = Mailbox(), Mailbox(), Mailbox()
+    engine.start()
+    engine.open(running, request_of(max_tokens=1000))
+    assert target.entered.wait(30)
+    engine.open(during, request_of())
+    engine.stop(within=0.01)
+    engine.open(after, request_of())
+    for box in (running, during, after):
+        error = box.wait_for(Error)
+        assert isinstance(error, Error)
+        assert (error.stream, error.code) == (1, ErrorCode.SHUTTING_DOWN)
+    assert engine.running
+    target.release.set()
+    engine._thread.join(30)
     assert not engine.running

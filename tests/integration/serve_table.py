@@ -1,9 +1,13 @@
-"""Run as a program: serve a table target whose steps take a while, until killed. Prints the port."""
+"""Run as a program: serve a table target whose steps take a while, until killed. Prints the port.
+
+Arguments: a port; ``stuck`` for steps that never end, which say so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -25,9 +29,20 @@ class SlowTarget(TableTarget):
         return super().step(blocks)
 
 
+class StuckTarget(TableTarget):
+    """A step never ends."""
+
+    def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
+        """See :meth:`Target.step`."""
+        print("stuck", flush=True)
+        threading.Event().wait()
+        return super().step(blocks)
+
+
 def main() -> None:
     """Serve."""
-    target = SlowTarget(vocabulary_size=24, seed=5, eos_bias=-1e4)
+    kind = StuckTarget if sys.argv[2:] == ["stuck"] else SlowTarget
+    target = kind(vocabulary_size=24, seed=5, eos_bias=-1e4)
     limits = Limits(max_context=4096, max_streams=8, max_message_bytes=65536, max_draft_tokens=64, max_backlog=64)
     engine = Engine(target, limits=limits)
     engine.start()

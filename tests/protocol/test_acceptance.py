@@ -391,14 +391,18 @@ def test_tokens_of_the_block_count_for_the_penalties() -> None:
     assert np.array_equal(process_logits(row, params, history), process_logits(row, params, alone))
 
 
-def test_a_row_that_is_not_finite_is_refused_when_it_is_reached() -> None:
+def test_a_row_that_is_not_finite_ends_the_walk_when_it_is_reached() -> None:
     rows = TABLE[[START, *chain(2)]].copy()
-    rows[1] = np.nan
     options: dict[str, Any] = {"params": SamplingParams(), "seed": 0, "position": 1, "budget": 9}
+    right, wrong = [Proposal(token) for token in chain(2)], [Proposal((chain(1)[0] + 1) % V)] * 2
+    for bad in (2, 1):
+        rows[bad] = np.nan
+        history = TokenHistory()
+        assert verify_block(rows, right, history=history, **options) == Verdict(tuple(chain(bad)), bad)
+        assert verify_block(rows, wrong, history=TokenHistory(), **options) == Verdict(tuple(chain(1)), 0)
+    rows[0] = np.nan
     with pytest.raises(NonFiniteLogitsError):
-        verify_block(rows, [Proposal(token) for token in chain(2)], history=TokenHistory(), **options)
-    other = (chain(1)[0] + 1) % V
-    assert verify_block(rows, [Proposal(other)] * 2, history=TokenHistory(), **options).tokens == tuple(chain(1))
+        verify_block(rows, right, history=TokenHistory(), **options)
 
 
 @settings(max_examples=300, deadline=None)

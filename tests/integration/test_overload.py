@@ -1,0 +1,199 @@
+"""Clients that do not read, or send more than is taken; and a verifier that must end all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from draftwire.cloud_verifier.peer import Peer
+from draftwire.protocol.codes import SUBPROTOCOL, Role
+from draftwire.protocol.errors import ConnectionLostError
+from draftwire.protocol.messages import Draft, End, Hello, Message, Open
+from draftwire.protocol.sampling import SamplingParams
+from draftwire.protocol.session import Session
+
+from .harness import (
+    GRACE,
+    HeldTarget,
+    RawClient,
+    RunningVerifier,
+    endless_table,
+    honest_stream,
+    reference_tokens,
+    running_verifier,
+    wait_for,
+)
+
+PROMPT = [1, 7, 3]
+STREAMS = 8
+
+
+def held_target(**options: Any) -> HeldTarget:
+    return HeldTarget(vocabulary_size=24, seed=5, eos_bias=-1e4, **options)
+
+
+# --- a client that does not read ----------------------------------------------------------------------------------
+
+
+class StalledReader:
+    """Opens streams over a bare socket and reads nothing after the handshake."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.session = Session(Role.CLIENT)
+
+    @classmethod
+    async def connect(cls, verifier: RunningVerifier) -> StalledReader:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", verifier.port))
+        client = cls(*await asyncio.open_connection(sock=raw, limit=1024))
+        key = base64.b64encode(bytes(16)).decode()
+        client._writer.write(
+            f"GET /v1/verify HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n"
+            f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n".encode()
+        )
+        await client._reader.readuntil(b"\r\n\r\n")
+        client.send(Hello(fingerprint=verifier.target.info.fingerprint))
+        length = (await client._reader.readexactly(2))[1]
+        client.session.receive(await client._reader.readexactly(length))
+        return client
+
+    def send(self, message: Message) -> None:
+        frame = self.session.send(message)
+        assert len(frame) < 126
+        self._writer.write(bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame)
+
+    def open(self, stream: int) -> None:
+        self.send(
+            Open(
+                stream=stream,
+                token_ids=tuple(PROMPT),
+                prompt_length=len(PROMPT),
+                params=SamplingParams(),
+                max_tokens=2_000_000,
+                seed=1,
+            )
+        )
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+async def stalled_reader(verifier: RunningVerifier) -> StalledReader:
+    client = await StalledReader.connect(verifier)
+    for stream in range(1, STREAMS + 1):
+        client.open(stream)
+    return client
+
+
+async def test_a_client_that_does_not_read_loses_its_streams_and_no_one_else_notices() -> None:
+    target = held_target(max_context=5_000_000)
+    target.let_go()
+    async with running_verifier(target) as verifier, honest_stream(verifier):
+        client = await stalled_reader(verifier)
+        await target.until(lambda: len(target.closed) == STREAMS + 1)
+    client.close()
+
+
+async def test_a_client_that_does_not_read_does_not_hold_up_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not far enough behind to be cut off, but nothing that is sent to it arrives any more."""
+    behind = asyncio.Event()
+    enqueue = Peer.enqueue
+
+    def watch(peer: Peer, frame: bytes) -> None:
+        if peer._waiting > 100_000:
+            behind.set()
+        elif not behind.is_set():
+            enqueue(peer, frame)
+
+    monkeypatch.setattr(Peer, "enqueue", watch)
+    monkeypatch.setattr("draftwire.cloud_verifier.peer._CLOSE_SECONDS", 0.1)
+    target = held_target(max_context=5_000_000)
+    target.let_go()
+    async with asyncio.timeout(GRACE):
+        async with running_verifier(target) as verifier:
+            client = await stalled_reader(verifier)
+            idle = await RawClient.connect(verifier)
+            leaving = asyncio.create_task(idle.transport.receive())
+            await behind.wait()
+        with pytest.raises(ConnectionLostError, match="1001"):  # everybody else hears of it in order
+            await leaving
+    client.close()
+    await idle.transport.close()
+
+
+# --- a client that sends more than is taken -----------------------------------------------------------------------
+
+
+async def test_a_flood_is_held_back_and_nothing_of_it_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the target is in a step its frames are not read on; others' are, and at last every one counts."""
+    target, held = held_target(), asyncio.Event()
+    async with running_verifier(target) as verifier, await RawClient.connect(verifier) as client:
+        engine, loop = verifier.engine, asyncio.get_running_loop()
+        monkeypatch.setattr(engine._inbox, "_room", 500)
+        when_room = engine.when_room
+
+        def watch(owner: Any, action: Any) -> None:
+            loop.call_soon_threadsafe(held.set)
+            when_room(owner, action)
+
+        monkeypatch.setattr(engine, "when_room", watch)
+        stream = await client.open(PROMPT, max_tokens=40, drafting=True)
+        await target.until(lambda: target.entered == 1)
+        for path in range(1, 3001):
+            wrong = Draft(stream=stream, path=path, start=3, token_ids=(23,), confidences=(0,), sent_at=0)
+            await wait_for(client.send(wrong))
+        await wait_for(held.wait())
+        async with await RawClient.connect(verifier) as other:
+            await wait_for(other.transport.ping())
+            assert len(engine._inbox) < 100
+            target.let_go()
+            tokens, end = await client.follow(stream)
+            assert isinstance(end, End)
+            assert tuple(tokens) == reference_tokens(target, PROMPT, 40)
+            second = await client.open(PROMPT, max_tokens=5)  # behind the whole flood
+            assert tuple((await client.follow(second))[0]) == reference_tokens(target, PROMPT, 5)
+
+
+# --- a verifier told to end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+async def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
+    """The first one waits for the step, which here takes for ever."""
+    script = Path(__file__).with_name("serve_table.py")
+    command = [sys.executable, str(script), "0", "stuck"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            verifier = RunningVerifier(f"ws://127.0.0.1:{port}", port, None, endless_table(), None)  # type: ignore[arg-type]
+            client = await RawClient.connect(verifier)
+            await client.open(PROMPT)
+            assert process.stdout.readline() == "stuck\n"
+            process.send_signal(signal.SIGTERM)
+            await wait_for(refusal(port))
+            process.send_signal(second)
+            assert process.wait(GRACE) == -second
+            await client.transport.close()
+        finally:
+            process.kill()
+
+
+async def refusal(port: int) -> None:
+    """Connect until nobody takes connections any more."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
