@@ -19,7 +19,6 @@ from .engine import Engine
 from .scheduler import RunAhead, Scheduler
 from .server import VerifierServer
 from .target import Target
-from .transformers_target import TransformersTarget
 
 __all__ = ["main"]
 
@@ -30,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status: 0, 1 for a failure, 2 for wrong usage."""
     parsed = _parser().parse_args(arguments)
     logging.basicConfig(level=parsed.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for library in ("huggingface_hub", "transformers"):  # their retries and notes are no news to an operator
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         status = int(parsed.run(parsed))
         sys.stdout.flush()
@@ -61,6 +62,7 @@ def _abandon_output() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description="The cloud half of Draftwire: verifies draft tokens.")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {metadata.version('draftwire')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="serve a target model to edge clients")
@@ -115,6 +117,8 @@ def _positive(text: str) -> int:
 
 
 def _load(parsed: argparse.Namespace) -> Target:
+    from .transformers_target import TransformersTarget  # torch takes seconds to import, which --help need not wait for
+
     return TransformersTarget.load(
         parsed.model,
         device=parsed.device,

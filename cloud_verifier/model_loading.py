@@ -158,7 +158,10 @@ def _door(model: str, load: Callable[[], _Result]) -> _Result:
     except ImportError as error:
         raise MissingDependencyError(f"{model}: {_first_line(error)}") from error
     except OSError as error:
-        raise ModelNotFoundError(f"{model}: cannot be loaded: {_first_line(error)}") from error
+        raise ModelNotFoundError(
+            f"{model}: cannot be loaded: {_first_line(error)}; check the name, the network and HF_TOKEN, "
+            "or give a folder"
+        ) from error
     except torch.OutOfMemoryError as error:
         raise UnsupportedModelError(f"{model}: does not fit the memory of the device") from error
     except Exception as error:  # transformers and what it calls raise anything at all
