@@ -223,22 +223,24 @@ def test_the_sync_client_streams_while_the_draft_loads(loader: HeldLoader, right
 
 
 async def test_the_hook_that_stops_drafting(right_draft: Path) -> None:
-    asked = 0
+    asked = asyncio.Event()
+    target = held_target()
 
     def paused() -> bool:
-        nonlocal asked
-        asked += 1
+        asked.set()
         return True
 
     async with (
-        running_verifier(endless_table()) as verifier,
+        running_verifier(target) as verifier,
         AsyncEdgeClient(verifier.url, draft=right_draft, pause_drafting=paused) as client,
     ):
         await client.wait_for_draft()
-        result = await wait_for(client.generate(PROMPT, max_tokens=200))
-    assert result.token_ids == reference_tokens(endless_table(), PROMPT, 200)
+        generation = asyncio.create_task(client.generate(PROMPT, max_tokens=200))
+        await wait_for(asked.wait())
+        target.let_go()
+        result = await wait_for(generation)
+    assert result.token_ids == reference_tokens(target, PROMPT, 200)
     assert result.stats.draft_steps == result.stats.sent_tokens == 0
-    assert asked > 0
 
 
 async def test_misuse_of_a_stream_is_told_in_words(right_draft: Path) -> None:
