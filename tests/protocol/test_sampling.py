@@ -17,7 +17,7 @@ from draftwire.protocol.sampling import (
     probabilities,
     process_logits,
 )
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transformers import (
@@ -68,7 +68,7 @@ def near_a_cutoff(params: SamplingParams, logits: NDArray[np.float32], history: 
     return bool((np.abs(mass - params.top_p) < 1e-9).any()) or bool((np.abs(ratios - params.min_p) < 1e-9).any())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     seed=st.integers(0, 10_000),
     size=st.sampled_from([2, 9, 50, 400]),
