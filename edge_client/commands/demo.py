@@ -253,5 +253,6 @@ def _print_table(modes: list[Mode], figures: dict[str, Any]) -> None:
         print("The answers are the same, token for token.")
     else:
         print(
-            "The target runs in bfloat16 here, where a near-tie may fall either way: the answers differ from there on."
+            "In bfloat16 the target's best tokens often tie, and either may be taken: the answers part there. "
+            "With --dtype float32 they are the same, token for token."
         )
