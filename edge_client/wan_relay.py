@@ -1,40 +1,73 @@
-"""A userspace TCP relay that makes loopback feel like a wide-area network: it delays each byte, and keeps the order.
+"""A userspace TCP relay that makes loopback feel like a wide-area network: slow, narrow, uneven, and breaking.
 
-The kernel's own emulation needs privileges and modules that laptops and CI lack; this needs neither.
+The kernel's own emulation needs privileges and modules that laptops and CI lack; this needs neither. TCP's handshake
+is not delayed, and nothing is lost: what loss does to TCP is what jitter, a stall or a cut does here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from ..protocol.errors import InvalidParameterError
+from ..protocol.errors import DraftwireError, InvalidParameterError
+from .wan_conditions import Conditions, Cut, Way
+from .wan_link import Counters, Link, Network, reason
 
-__all__ = ["WanRelay"]
-
-_PIECE = 64 * 1024
+__all__ = ["Conditions", "Counters", "Cut", "WanRelay", "Way"]
 
 
 class WanRelay:
-    """Listens on a loopback port and forwards to ``host:port``, holding every piece back by ``delay`` seconds one way.
+    """Listens and forwards to ``host:port`` over an emulated network. An async context manager.
 
-    An async context manager; :attr:`port` is where clients connect. The emulated round trip is twice the delay.
+    Args:
+        host: the target's host.
+        port: the target's port.
+        delay: seconds one way, in short for ``conditions=Conditions(delay=...)``.
+        conditions: what the network is like.
+        cuts: breaks to come. Each is armed on every connection and happens once, on the first that comes so far, so
+            that whoever reconnects can go on.
+        seed: of the jitter; runs with the same seed draw the same.
+        listen_host: where to listen.
+        listen_port: 0 takes a free port; :attr:`port` says which.
+
+    Raises:
+        InvalidParameterError: an argument cannot be used.
+        DraftwireError: entering, when it cannot listen there.
     """
 
-    def __init__(self, host: str, port: int, *, delay: float) -> None:
-        if not 0 <= delay < 60:
-            raise InvalidParameterError("delay", f"must be from 0 to 60 seconds, not {delay:g}")
-        self._host = host
-        self._port = port
-        self._delay = delay
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        delay: float | None = None,
+        conditions: Conditions | None = None,
+        cuts: Iterable[Cut] = (),
+        seed: int = 0,
+        listen_host: str = "127.0.0.1",
+        listen_port: int = 0,
+    ) -> None:
+        if delay is not None and conditions is not None:
+            raise InvalidParameterError("delay", "is one of the conditions; give either")
+        if conditions is None:
+            conditions = Conditions(delay=0.0 if delay is None else delay)
+        self._network = Network(host, port, conditions, cuts=cuts, seed=seed)
+        self._listen_host = listen_host
         self._server: asyncio.Server | None = None
-        self._links: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self._links: dict[Link, asyncio.Task[None]] = {}
+        self.port = listen_port
+        """Where clients connect."""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        try:
+            self._server = await asyncio.start_server(self._accept, self._listen_host, self.port)
+        except (OSError, OverflowError) as error:
+            problem = reason(error) if isinstance(error, OSError) else "no such port"
+            raise DraftwireError(
+                f"cannot listen on {self._listen_host}:{self.port}: {problem}; choose another address"
+            ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -43,68 +76,52 @@ class WanRelay:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        self.cut()
+            self._server = None
+        for link in list(self._links):
+            link.abort()
         if self._links:
-            await asyncio.wait(self._links)
+            await asyncio.wait(list(self._links.values()))
+        self._network.alarm.stop()
+
+    # --- the network ------------------------------------------------------------------------------------------------
+
+    @property
+    def conditions(self) -> Conditions:
+        """What the network is like now."""
+        return self._network.conditions
+
+    def change(self, conditions: Conditions) -> None:
+        """Change the network under the connections. What is under way arrives as it would have, and nothing overtakes
+        it.
+        """
+        self._network.conditions = conditions
 
     def cut(self) -> None:
-        """Break every connection that goes through the relay."""
-        for link in self._links:
-            link.cancel()
+        """Break every connection that goes through the relay, now."""
+        for link in list(self._links):
+            link.cut()
+
+    def stall(self) -> None:
+        """Let no byte out at either end, nor the end of a stream, and keep the connections open: silence."""
+        self._network.flowing.clear()
+
+    def resume(self) -> None:
+        """End a stall: what is due comes out."""
+        self._network.flowing.set()
+
+    @property
+    def counters(self) -> Counters:
+        """What has gone through so far."""
+        return self._network.counters
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._links.add(task)
-        task.add_done_callback(self._links.discard)
+        if self._server is None:  # it came while the relay was closing
+            return writer.close()
+        link = Link(self._network, reader, writer)
+        self._links[link] = task
         try:
-            far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        except OSError:
-            writer.close()
-            return
-        ways = [
-            asyncio.create_task(self._carry(reader, far_writer)),
-            asyncio.create_task(self._carry(far_reader, writer)),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.ALL_COMPLETED)
-        except asyncio.CancelledError:  # the relay cuts the link, or closes
-            for end in (writer, far_writer):
-                end.transport.abort()
+            await link.run()
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.wait(ways)
-            for end in (writer, far_writer):
-                end.close()
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one way. Pieces are read at once and written when due, so the delay does not limit the rate."""
-        loop = asyncio.get_running_loop()
-        due: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
-        deliverer = asyncio.create_task(_deliver(due, writer))
-        try:
-            while data := await reader.read(_PIECE):
-                await due.put((loop.time() + self._delay, data))
-            await due.put((loop.time() + self._delay, b""))
-            await deliverer
-        except OSError:
-            writer.close()
-        finally:
-            deliverer.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                await deliverer
-
-
-async def _deliver(due: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        at, data = await due.get()
-        if (wait := at - loop.time()) > 0:
-            await asyncio.sleep(wait)
-        if not data:
-            if writer.can_write_eof():
-                writer.write_eof()
-            return
-        writer.write(data)
-        await writer.drain()
+            del self._links[link]
