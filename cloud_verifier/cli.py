@@ -78,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         default=RunAhead.AUTO.value,
         help="advance streams whose drafts are late: by the client's policy (auto), always, never",
     )
+    serve.add_argument(
+        "--crowd",
+        type=_positive,
+        metavar="N",
+        help="with --run-ahead auto: in steps that N other streams share, wait for late drafts under latency "
+        "too; saves target passes, and costs each stream some speed (default: never)",
+    )
     serve.set_defaults(run=_serve)
 
     info = commands.add_parser("info", help="show versions and devices, or what a target is")
@@ -134,7 +141,9 @@ def _serve(parsed: argparse.Namespace) -> int:
     if parsed.max_context is not None and parsed.max_context > context:
         raise InvalidParameterError("--max-context", f"is more than the model's own {context}")
     limits = make_limits(target, max_streams=parsed.max_streams, max_context=parsed.max_context or context)
-    engine = Engine(target, limits=limits, scheduler=Scheduler(run_ahead=RunAhead(parsed.run_ahead)))
+    engine = Engine(
+        target, limits=limits, scheduler=Scheduler(run_ahead=RunAhead(parsed.run_ahead), crowd=parsed.crowd)
+    )
     engine.start()
     server = VerifierServer(engine, target, limits=limits)
 

@@ -238,6 +238,7 @@ class Engine:
             return
         ended = time.monotonic()
         self.counters.target_seconds += ended - started
+        self._scheduler.stepped(work, ended - started)
         for share, rows in zip(work, logits, strict=True):
             self._commit(share, rows, started, ended, outbox)
 

@@ -11,6 +11,8 @@ from ..protocol.errors import FrameTooLargeError, IllegalMessageError
 from ..protocol.messages import Commit, Draft, End, EndReason, Message, Open, clock_duration
 from ..protocol.path import Path
 from ..protocol.sampling import TokenHistory
+from .odds import Odds, confidence_of
+from .rhythm import Due, Rhythm
 from .target import Block
 
 __all__ = ["Arrival", "Owner", "StreamCounters", "VerifierStream", "Work"]
@@ -57,6 +59,11 @@ class VerifierStream:
     """State of one generation. ``sequence`` is final; ``cached`` of its tokens are in the target's KV cache.
 
     Invariant between steps: ``cached < len(sequence)``, so that a block is never empty.
+
+    ``resting``: the client has said that it drafts no more for now; its next draft token says that it does.
+
+    For the scheduler: ``rhythm`` and ``odds`` are what was learned of the client's drafts, ``held`` says that the
+    stream was made to wait since the last frame or step, ``misses`` how often in a row it did so in vain.
     """
 
     slot: int
@@ -68,11 +75,16 @@ class VerifierStream:
     history: TokenHistory = field(init=False)
     path: Path | None = None
     continues: bool = False
+    resting: bool = False
     arrival: Arrival | None = None
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    odds: Odds = field(default_factory=Odds)
     waiting_since: float = 0.0
-    draft_gap: float | None = None
+    held: bool = False
     misses: int = 0
     remaining: int = field(init=False)
+    _confidences: list[int] = field(default_factory=list)
+    _differs_at: int = 0
     counters: StreamCounters = field(default_factory=StreamCounters)
 
     def __post_init__(self) -> None:
@@ -94,13 +106,15 @@ class VerifierStream:
         """
         if self.path is not None and draft.path < self.path.id:
             return
-        if self.path is None or draft.path > self.path.id:
-            if draft.start > len(self.sequence):
-                raise IllegalMessageError(
-                    f"path {draft.path} starts at {draft.start}, beyond the committed {len(self.sequence)} tokens",
-                    stream=draft.stream,
-                )
+        begins = self.path is None or draft.path > self.path.id
+        if begins and draft.start > len(self.sequence):
+            raise IllegalMessageError(
+                f"path {draft.path} starts at {draft.start}, beyond the committed {len(self.sequence)} tokens",
+                stream=draft.stream,
+            )
+        if begins or self.path is None:
             self.path = Path(draft.path, draft.start)
+            self._confidences = []
         path = self.path
         if draft.start != path.end:
             raise IllegalMessageError(
@@ -108,23 +122,84 @@ class VerifierStream:
             )
         if path.alive and path.end + len(draft.token_ids) - len(self.sequence) > max_backlog:
             raise FrameTooLargeError(f"more than {max_backlog} draft tokens are waiting", stream=draft.stream)
-        if path.alive:
-            path.proposals.extend(_proposals(draft))
-            if not path.settle(draft.start, self.sequence[draft.start :]):
-                path.start = path.end  # a dead path only has to know where it ends; its tokens must not pile up
-                path.proposals.clear()
-        else:
-            path.start += len(draft.token_ids)
+        self._keep_time(draft, begins, now)
+        self._extend(path, draft)
         self.continues = draft.continues
+        self.resting = not draft.continues and not draft.token_ids
         self.arrival = Arrival(draft.sent_at, now)
+        self.held = False
         if path.alive and path.end > len(self.sequence):
             self.misses = 0
-            gap = now - self.waiting_since
-            self.draft_gap = gap if self.draft_gap is None else 0.7 * self.draft_gap + 0.3 * gap
+
+    def _keep_time(self, draft: Draft, begins: bool, now: float) -> None:
+        if not draft.token_ids:
+            return
+        if begins:
+            self.rhythm.path_began(draft.start, len(draft.token_ids), at=now)
+        else:
+            self.rhythm.path_grew(len(draft.token_ids), at=now, announced=self.continues)
+
+    def _extend(self, path: Path, draft: Draft) -> None:
+        if path.alive:
+            proposals = _proposals(draft)
+            path.proposals.extend(proposals)
+            self._confidences.extend(draft.confidences or map(confidence_of, proposals))
+            late = self.sequence[draft.start :]
+            self._settle(path, draft.start, late, tested=0 if self.by_rejection else len(late))
+        else:
+            path.start += len(draft.token_ids)  # a dead path only has to know where it ends
+
+    def _settle(self, path: Path, position: int, tokens: Sequence[int], *, tested: int) -> None:
+        """Compare the path with ``tokens``, committed from ``position`` on, and learn from the first ``tested``.
+
+        By rejection only a verified proposal is tested: a token drawn without it says little about it.
+        """
+        for offset in range(max(position, path.start) - position, min(len(tokens), path.end - position)):
+            index = position + offset - path.start
+            right = path.proposals[index].token == tokens[offset]
+            if offset < tested:
+                self.odds.record(self._confidences[index], right)
+            if not right:
+                self._differs_at = position + offset
+                break
+        if not path.settle(position, tokens):
+            path.start = path.end  # its tokens must not pile up
+            path.proposals.clear()
+            self._confidences.clear()
 
     def proposed(self) -> list[Proposal]:
         """Proposals for the positions right after the committed prefix."""
         return self.path.beyond(len(self.sequence)) if self.path is not None else []
+
+    def survival(self) -> list[float]:
+        """For each of :meth:`proposed`, the chance that it and those before it are right."""
+        proposals = len(self.proposed())
+        return self.odds.survival(self._confidences[len(self._confidences) - proposals :]) if proposals else []
+
+    @property
+    def path_goes_on(self) -> bool:
+        """Whether more tokens of a path that may still be right were announced."""
+        return self.path is not None and self.path.alive and self.continues
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the next token is for the rest of the path to propose, as its bonus was withheld."""
+        return self.by_rejection and self.path_goes_on and self.path is not None and self.path.end == len(self.sequence)
+
+    def due(self, now: float) -> Due | None:
+        """When the next draft token of use is expected; None when nothing is known or nothing more will come.
+
+        On a path that goes on it follows the last frame. A path that died, or that commits have overtaken, is
+        answered by a new one.
+        """
+        path, length = self.path, len(self.sequence)
+        if path is None:
+            return None
+        if self.path_goes_on:
+            due = self.rhythm.next_on_path(max(0, length - path.end) + 1)
+            if due is not None and (path.end >= length or now <= due.until):
+                return due
+        return self.rhythm.next_in_answer(path.end if path.alive else self._differs_at, length)
 
     @property
     def prefilling(self) -> bool:
@@ -146,8 +221,9 @@ class VerifierStream:
         return Work(self, Block(self.slot, self.cached, tokens, 1 + len(proposals)), proposals, prefill=False)
 
     @property
-    def _by_rejection(self) -> bool:
-        return self.request.params.mode == "rejection" and not self.request.params.greedy
+    def by_rejection(self) -> bool:
+        """Whether each proposal is tested against the distribution it was drawn from."""
+        return self.request.params.by_rejection
 
     def withholds_bonus(self, proposals: Sequence[Proposal]) -> bool:
         """Whether the token after ``proposals`` must wait for the rest of the path, which is here or on its way.
@@ -156,7 +232,7 @@ class VerifierStream:
         end a path that is still good. The last token of the answer has no proposal to wait for.
         """
         path = self.path
-        if not self._by_rejection or path is None or not proposals:
+        if not self.by_rejection or path is None or not proposals:
             return False
         end = len(self.sequence) + len(proposals)
         return len(proposals) < self.remaining - 1 and (path.end > end or self.continues)
@@ -171,13 +247,15 @@ class VerifierStream:
         self.sequence.extend(verdict.tokens)
         self.remaining -= len(verdict.tokens)
         if self.path is not None:
-            self.path.settle(position, verdict.tokens)
+            tested = len(proposals) if self.by_rejection else len(verdict.tokens)
+            self._settle(self.path, position, verdict.tokens, tested=tested)
+        self.rhythm.committed(len(self.sequence), at=ended)
         self.cached = min(position + verdict.accepted, len(self.sequence) - 1)
         self._count(verdict, proposals)
         self.waiting_since = ended
         arrival, self.arrival = self.arrival, None
         passed = bool(proposals) and verdict.accepted == len(verdict.tokens) == len(proposals)
-        withheld = passed and self._by_rejection and not self.finished
+        withheld = passed and self.by_rejection and not self.finished
         return Commit(
             stream=self.request.stream,
             path=self.path.id if self.path is not None else 0,
@@ -195,7 +273,6 @@ class VerifierStream:
         counters.committed += len(verdict.tokens)
         if self.request.drafting and not proposals:
             counters.run_ahead += len(verdict.tokens)
-            self.misses += 1
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,11 @@ class SamplingParams:
         return self.temperature < GREEDY_TEMPERATURE
 
     @property
+    def by_rejection(self) -> bool:
+        """Whether tokens are accepted by comparing p with q, so that drafts carry their q."""
+        return self.mode == "rejection" and not self.greedy
+
+    @property
     def penalized(self) -> bool:
         """Whether scores depend on tokens already in the sequence."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0

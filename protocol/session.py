@@ -333,7 +333,7 @@ class Session:
         self._streams[stream] = after
         if isinstance(message, Open):
             self._highest = stream
-            if message.params.mode == "rejection" and not message.params.greedy:
+            if message.params.by_rejection:
                 self._by_rejection.add(stream)
 
 

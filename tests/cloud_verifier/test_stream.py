@@ -13,6 +13,7 @@ from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.sparse_q import SparseQ
 
 PROMPT = (3, 4, 5)
+REJECTION = SamplingParams(temperature=1.0, mode="rejection")
 
 
 class Nobody:
@@ -151,13 +152,110 @@ def test_the_backlog_counts_from_the_committed_end() -> None:
     assert proposed(stream) == [7, 8, 9]
 
 
-def test_the_gap_between_commits_and_drafts_is_learned() -> None:
+# --- what is learned of them ----------------------------------------------------------------------------------------
+
+
+def test_when_the_next_draft_is_due() -> None:
     stream = stream_of()
-    take(stream, draft_of(3, 6), now=0.5)
-    assert stream.draft_gap == 0.5
-    commit(stream, 6, accepted=1)  # ended at 3.0
-    take(stream, draft_of(4, 7), now=3.1)
-    assert stream.draft_gap == pytest.approx(0.7 * 0.5 + 0.3 * 0.1)
+    assert stream.due(0.0) is None
+    take(stream, draft_of(3, 6, continues=True), now=1.00)
+    take(stream, draft_of(4, 7, continues=True), now=1.01)
+    due = stream.due(1.01)
+    assert due is not None
+    assert (due.at, due.tokens) == (pytest.approx(1.02), 1)
+    stream.continues = False
+    assert stream.due(1.01) is None  # nothing more will come before a commit is heard
+
+
+def test_a_path_that_was_overtaken_may_catch_up_or_be_answered_by_a_new_one() -> None:
+    stream = stream_of()
+    take(stream, draft_of(3, 6, continues=True), now=2.98)
+    take(stream, draft_of(4, 7, continues=True), now=2.99)
+    commit(stream, 6, 7, 8, accepted=2)  # ended at 3.0, with a bonus at position 5
+    due = stream.due(3.0)
+    assert due is not None
+    assert (due.at, due.tokens) == (pytest.approx(3.01), 2)  # positions 5 and 6
+    stream.rhythm.reply.add(0.05)
+    late = stream.due(3.04)
+    assert late is not None
+    assert (late.at, late.tokens) == (pytest.approx(3.05), 1)
+
+
+def test_a_path_that_a_late_frame_shows_dead_is_answered_from_the_commit_that_killed_it() -> None:
+    stream = stream_of()
+    stream.rhythm.reply.add(0.05)
+    commit(stream, 6)  # at 3.0: position 3
+    stream.commit(Verdict((7,), 0), [], started=3.0, ended=3.03)
+    take(stream, draft_of(3, 9, 7, continues=True), now=3.04)
+    due = stream.due(3.04)
+    assert due is not None
+    assert (due.at, due.tokens) == (pytest.approx(3.05), 2)
+
+
+def test_a_usable_draft_makes_up_for_those_that_were_missed() -> None:
+    stream = stream_of()
+    stream.misses, stream.held = 3, True
+    commit(stream, 6)
+    take(stream, draft_of(3, 0, continues=True))  # disagrees
+    assert (stream.misses, stream.held) == (3, False)
+    take(stream, draft_of(4, 7, path=2))
+    assert stream.misses == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_every_tested_proposal_counts(late: bool) -> None:
+    stream = stream_of()
+    draft = draft_of(3, 6, 7, 0, 9, confidences=(1, 10, 30, 200))
+    before = [stream.odds.survival([byte])[0] for byte in draft.confidences]
+    if late:
+        for token in (6, 7, 8):
+            commit(stream, token)
+        take(stream, draft)
+    else:
+        take(stream, draft)
+        commit(stream, 6, 7, 8, accepted=2)
+    after = [stream.odds.survival([byte])[0] for byte in draft.confidences]
+    assert after[0] > before[0]
+    assert after[1] > before[1]
+    assert after[2] < before[2]
+    assert after[3] == before[3]  # nobody knows what it was worth
+
+
+def test_a_bonus_tests_a_proposal_that_was_left_out() -> None:
+    stream = stream_of()
+    take(stream, draft_of(3, 6, 7, 9, confidences=(0, 0, 100)))
+    before = stream.odds.survival([100])[0]
+    stream.commit(Verdict((6, 7, 8), 2), stream.proposed()[:2], started=1.0, ended=2.0)
+    assert stream.odds.survival([100])[0] < before
+    assert proposed(stream) == []
+
+
+def test_survival_is_of_what_is_proposed() -> None:
+    stream = stream_of()
+    take(stream, draft_of(2, 5, 6, 7, confidences=(250, 0, 0)))
+    assert [round(chance, 1) for chance in stream.survival()] == [1.0, 0.9]
+    take(stream, draft_of(5, 8, confidences=(250,)))
+    assert len(stream.survival()) == 3
+    assert stream.survival()[-1] < 0.5
+    commit(stream, 0)
+    assert stream.survival() == []
+
+
+def test_by_rejection_only_what_was_verified_was_tested() -> None:
+    """The target's own token says little about a proposal that it was not drawn against."""
+    q = SparseQ((6, 7), (1, 1))
+    late, verified = stream_of(params=REJECTION), stream_of(params=REJECTION)
+    for stream in (late, verified):
+        assert stream.odds.hit == pytest.approx(0.7)
+    commit(late, 6)
+    take(late, draft_of(3, 7, confidences=(), sparse_q=(q,)))
+    assert late.odds.hit == pytest.approx(0.7)
+    take(verified, draft_of(3, 7, confidences=(), sparse_q=(q,)))
+    half = verified.odds.survival([16])[0]
+    assert verified.survival() == [half]
+    commit(verified, 6)
+    assert verified.odds.hit < 0.7
+    assert verified.odds.survival([16])[0] < half
 
 
 # --- work -----------------------------------------------------------------------------------------------------------
@@ -254,8 +352,6 @@ def test_without_drafting_nothing_is_run_ahead() -> None:
 
 
 # --- the withheld bonus ---------------------------------------------------------------------------------------------
-
-REJECTION = SamplingParams(temperature=1.0, mode="rejection")
 
 
 def with_drafts(count: int, *, continues: bool, **options: Any) -> VerifierStream:
