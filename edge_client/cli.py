@@ -12,7 +12,7 @@ from importlib import metadata
 from io import TextIOWrapper
 
 from ..protocol.errors import DraftwireError, InvalidParameterError
-from .commands import chat, demo, doctor, generate
+from .commands import bench, chat, demo, doctor, generate, relay
 
 __all__ = ["main"]
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {metadata.version('draftwire')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (generate, chat, doctor, demo):
+    for command in (generate, chat, doctor, demo, bench, relay):
         command.register(commands)
     parsed = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format=f"{PROGRAM}: %(message)s")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from ..protocol.errors import (
     ConnectionLostError,
@@ -22,6 +22,7 @@ from .client_settings import ClientSettings, GenerationArguments
 from .connection import VerifierConnection
 from .device import Device
 from .events import Result
+from .gamma.figures import Figures
 from .onnx_runtime import DEFAULT_PROVIDERS
 from .options import GenerationOptions
 from .prompt import Prompt, Vocabulary
@@ -57,6 +58,7 @@ class AsyncEdgeClient:
         retain_context: ask the verifier to keep the last stream's context, so that the next prompt that starts with
             it, as in a chat, sends only what is new.
         timeout: seconds for connecting.
+        figures: what this device measured before, as ``client.figures.dump()`` gave it; only a start, never needed.
         defaults: options of every generation unless given there; see :meth:`stream`.
 
     Use it as an async context manager, or call :meth:`close`. One connection serves all its streams; it is opened by
@@ -76,6 +78,7 @@ class AsyncEdgeClient:
         require_draft: bool = False,
         retain_context: bool = False,
         timeout: float = 10.0,
+        figures: Mapping[str, Any] | None = None,
         **defaults: Unpack[GenerationArguments],
     ) -> None:
         self._settings = ClientSettings.of(
@@ -95,6 +98,7 @@ class AsyncEdgeClient:
         self._lock = asyncio.Lock()
         self._streams: set[AsyncStream] = set()
         self._device: Device | None = None
+        self._figures = Figures() if figures is None else Figures.load(figures)
         self._device_fault: str | None = None
         self._connection: VerifierConnection | None = None
         self._vocabulary: Vocabulary | None = None
@@ -116,7 +120,7 @@ class AsyncEdgeClient:
 
         Args:
             prompt: text, chat messages, or token ids.
-            options: ``max_tokens``, ``seed``, ``look_ahead``, ``policy``, ``ignore_eos``
+            options: ``max_tokens``, ``seed``, ``controller``, ``look_ahead``, ``policy``, ``ignore_eos``
                 (:class:`~.options.GenerationOptions`), and every sampling parameter
                 (:class:`~draftwire.protocol.sampling.SamplingParams`) by its own name.
 
@@ -152,6 +156,11 @@ class AsyncEdgeClient:
     def device(self) -> Device | None:
         """The draft on this device, once :meth:`connect` or a generation has opened it."""
         return self._device
+
+    @property
+    def figures(self) -> Figures:
+        """What this device has measured. Kept with ``figures.dump()``, it gives the next client a better start."""
+        return self._figures
 
     @property
     def status(self) -> Status:
@@ -203,6 +212,7 @@ class AsyncEdgeClient:
             retain=self._settings.retain_context,
             device=self._device if degraded is None else None,
             degraded=degraded,
+            figures=self._figures,
             paused=self._settings.paused,
             finished=lambda stream, sequence: self._remember(connection, stream, sequence),
         )

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from ..protocol.errors import InvalidParameterError
+from .gamma.choice import ControllerName
 from .onnx_runtime import DEFAULT_PROVIDERS, check_providers, check_threads
 from .options import PolicyName
 from .transport import websocket_url
@@ -24,7 +25,8 @@ class GenerationArguments(TypedDict, total=False):
 
     max_tokens: int | None
     seed: int | None
-    look_ahead: int
+    controller: ControllerName
+    look_ahead: int | None
     policy: PolicyName
     ignore_eos: bool
     temperature: float
@@ -50,6 +52,7 @@ class ClientArguments(GenerationArguments, total=False):
     require_draft: bool
     retain_context: bool
     timeout: float
+    figures: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

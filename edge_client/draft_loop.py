@@ -1,5 +1,7 @@
 """Continuous drafting: keep the path ahead of what is committed, and send it as it grows.
 
+    ask the controller -> send what is due -> draft one token -> again
+
 Drafting goes on while verification is in flight. A commit that arrives during a drafting step is applied at once by
 the stream; the step's proposal is then kept if its path survived, and dropped if not.
 """
@@ -16,6 +18,7 @@ from ..protocol.errors import ConnectionLostError, DrafterError, DraftwireError
 from ..protocol.messages import Draft
 from .device import Device
 from .drafter import Drafter
+from .gamma.controller import Controller, Round
 from .generation import Generation
 from .proposer import Proposer
 from .stats import Stats
@@ -31,6 +34,7 @@ class DraftLoop:
     """Drafts for one stream until it ends.
 
     Args:
+        controller: says how far to draft, and when to send.
         send: sends a DRAFT frame and returns its bytes.
         paused: asked before each step; while it says yes nothing is drafted (battery, heat).
         degraded: told why drafting has ended early.
@@ -41,6 +45,7 @@ class DraftLoop:
         device: Device,
         generation: Generation,
         proposer: Proposer,
+        controller: Controller,
         stats: Stats,
         *,
         send: Callable[[Draft], Awaitable[int]],
@@ -50,14 +55,16 @@ class DraftLoop:
         self._device = device
         self._generation = generation
         self._proposer = proposer
+        self._controller = controller
         self._stats = stats
         self._send = send
         self._paused = paused
         self._degraded = degraded
         self._changed = asyncio.Event()
 
-    def wake(self) -> None:
-        """Something was committed."""
+    def committed(self, round_: Round) -> None:
+        """Something was committed, and applied to the generation."""
+        self._controller.committed(round_)
         self._changed.set()
 
     async def run(self) -> None:
@@ -76,21 +83,31 @@ class DraftLoop:
             self._degraded(f"drafting failed: {type(error).__name__}")
 
     async def _step(self, drafter: Drafter) -> None:
-        generation = self._generation
-        if not generation.wants_proposal():
-            await self._changed.wait()
-            self._changed.clear()
-            return
-        if self._is_paused():
+        self._changed.clear()
+        decision = self._controller.decide(self._generation.outlook(time.monotonic()))
+        if decision.send:
+            await self._transmit(continues=decision.continues)
+        if decision.draft and self._is_paused():
+            await self._transmit(continues=False)
+            await self._rest()
             await asyncio.sleep(_PAUSE_SECONDS)
-            return
+        elif decision.draft:
+            await self._draft(drafter)
+        elif not decision.send:
+            await self._transmit(continues=False)  # only where more was promised
+            if decision.rests:
+                await self._rest()
+            await self._changed.wait()
+
+    async def _draft(self, drafter: Drafter) -> None:
+        generation = self._generation
         path = generation.path
         drafted = await self._device.draft(drafter, generation.context(), self._proposer)
         self._stats.draft_steps += 1
         self._stats.draft_seconds += drafted.seconds
         self._stats.draft_cpu_seconds += drafted.cpu_seconds
-        if generation.add(path, drafted.proposal, drafted.confidence):
-            await self._transmit()
+        self._controller.drafted(drafted.seconds, drafted.confidence)
+        generation.add(path, drafted.proposal, drafted.confidence)
 
     def _is_paused(self) -> bool:
         try:
@@ -98,8 +115,17 @@ class DraftLoop:
         except Exception as error:  # the app's own function
             raise DrafterError(f"pause_drafting raised {type(error).__name__}: {error}") from error
 
-    async def _transmit(self) -> None:
-        frame = self._generation.take_frame(sent_at=clock_now(time.monotonic()))
+    async def _transmit(self, *, continues: bool) -> None:
+        frame = self._generation.take_frame(sent_at=clock_now(time.monotonic()), continues=continues)
         if frame is not None:
-            self._stats.bytes_up += await self._send(frame)
-            self._stats.sent_tokens += len(frame.token_ids)
+            await self._send_frame(frame)
+
+    async def _rest(self) -> None:
+        frame = self._generation.take_rest(sent_at=clock_now(time.monotonic()))
+        if frame is not None:
+            await self._send_frame(frame)
+
+    async def _send_frame(self, frame: Draft) -> None:
+        self._stats.bytes_up += await self._send(frame)
+        self._stats.sent_frames += 1
+        self._stats.sent_tokens += len(frame.token_ids)

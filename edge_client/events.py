@@ -31,6 +31,8 @@ class RoundCompleted:
     """The verifier committed ``token_ids``; ``accepted`` of them were draft tokens.
 
     ``rtt`` is the round trip in seconds without queueing and compute, None where the commit answered no draft.
+    ``block`` is how many draft tokens had arrived for the step, as far as the device can know, else None; ``queued``
+    and ``computed`` are seconds.
     """
 
     token_ids: tuple[int, ...]
@@ -38,6 +40,7 @@ class RoundCompleted:
     rtt: float | None
     queued: float
     computed: float
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

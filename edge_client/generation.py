@@ -1,27 +1,46 @@
 """The client's side of a stream, without I/O: what is committed, what is guessed beyond it, what to send.
 
 add a proposal -> take a frame -> apply a commit -> (on divergence) start a new path
+
+How far to go, and when to send, is the gamma controller's to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..protocol.acceptance import Proposal
 from ..protocol.errors import IllegalMessageError
 from ..protocol.messages import Commit, Draft
 from ..protocol.path import Path
+from .gamma.controller import Outlook
 
 __all__ = ["Committed", "Generation"]
+
+_FRAMES_REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit delivered: tokens, and for each whether the current path had guessed it."""
+    """What a commit delivered.
+
+    Attributes:
+        token_ids: the tokens.
+        guessed: for each, whether the current path had guessed it.
+        tested: each of the path's tokens that it settled: confidence byte, and whether it was right.
+        depth: tokens of the path before the first one tested.
+        kept: the path goes on.
+        block: draft tokens that the step verified; None where the device cannot know.
+    """
 
     token_ids: tuple[int, ...]
     guessed: tuple[bool, ...]
+    tested: tuple[tuple[int, bool], ...]
+    depth: int
+    kept: bool
+    block: int | None
 
 
 class Generation:
@@ -32,7 +51,8 @@ class Generation:
         prompt_ids: the prompt.
         max_tokens: how many tokens the answer may have.
         stop_ids: ids that end it.
-        look_ahead: draft tokens proposed beyond the committed prefix; 0 is cloud-only.
+        most_ahead: most draft tokens beyond the committed prefix.
+        by_rejection: drafts carry the distribution they were drawn from.
     """
 
     def __init__(
@@ -42,7 +62,8 @@ class Generation:
         prompt_ids: Sequence[int],
         max_tokens: int,
         stop_ids: Collection[int],
-        look_ahead: int,
+        most_ahead: int,
+        by_rejection: bool = False,
     ) -> None:
         self.stream = stream
         self.sequence: list[int] = list(prompt_ids)
@@ -51,23 +72,38 @@ class Generation:
         self.paths = 0
         self._end = self.prompt_length + max_tokens
         self._stop_ids = frozenset(stop_ids)
-        self._look_ahead = look_ahead
+        self._most_ahead = most_ahead
+        self._by_rejection = by_rejection
         self._confidences: list[int] = []
         self._sent = 0
+        self._known = False  # the verifier has heard of this path
+        self._promised = False
+        self._resting = False
+        self._sent_at: deque[tuple[int, int]] = deque(maxlen=_FRAMES_REMEMBERED)
+        self._arrived = 0
 
     @property
     def answer(self) -> tuple[int, ...]:
         """The committed tokens after the prompt."""
         return tuple(self.sequence[self.prompt_length :])
 
-    def wants_proposal(self) -> bool:
-        """Whether the path should grow: it is short of the look-ahead, and the answer does not end within it.
+    @property
+    def room(self) -> int:
+        """How many more tokens the path may get: up to the limits, the answer's end, or a stop id on the path.
 
         The last token of the answer needs no proposal: the verifier draws it with the block before it.
         """
-        if self.path.end - len(self.sequence) >= self._look_ahead or self.path.end >= self._end - 1:
-            return False
-        return not (self.path.proposals and self.path.proposals[-1].token in self._stop_ids)
+        if self.path.proposals and self.path.proposals[-1].token in self._stop_ids:
+            return 0
+        ahead = self.path.end - len(self.sequence)
+        return max(0, min(self._most_ahead - ahead, self._end - 1 - self.path.end))
+
+    def outlook(self, now: float) -> Outlook:
+        """What the controller has to know."""
+        settled = len(self.sequence) - self.path.start
+        ahead = self._confidences[settled:]
+        unsent = min(len(self.path.proposals) - self._sent, len(ahead))
+        return Outlook(now=now, ahead=ahead, unsent=unsent, room=self.room)
 
     def context(self) -> list[int]:
         """The tokens that the next proposal follows: committed, then the path beyond them."""
@@ -81,10 +117,16 @@ class Generation:
         self._confidences.append(confidence)
         return True
 
-    def take_frame(self, *, sent_at: int) -> Draft | None:
-        """A DRAFT frame of every proposal not yet sent; None when there is nothing new beyond what is committed."""
+    def take_frame(self, *, sent_at: int, continues: bool) -> Draft | None:
+        """A DRAFT frame of every proposal not yet sent; None when there is nothing new beyond what is committed.
+
+        Args:
+            sent_at: the wrapping clock.
+            continues: more of the path will follow before a commit is heard. Where that was promised and no longer
+                holds, the frame may be empty.
+        """
         proposals = self.path.proposals[self._sent :]
-        if not proposals or self.path.end <= len(self.sequence):
+        if self.path.end <= len(self.sequence) or not (proposals or (self._promised and not continues)):
             return None
         confidences = self._confidences[self._sent :]
         frame = Draft(
@@ -92,14 +134,33 @@ class Generation:
             path=self.path.id,
             start=self.path.start + self._sent,
             token_ids=tuple(proposal.token for proposal in proposals),
-            confidences=() if proposals[0].q is not None else tuple(confidences),
+            confidences=() if self._by_rejection else tuple(confidences),
             sent_at=sent_at,
-            continues=self.wants_proposal(),
-            sparse_q=None if proposals[0].q is None else tuple(p.q for p in proposals if p.q is not None),
+            continues=continues,
+            sparse_q=tuple(p.q for p in proposals if p.q is not None) if self._by_rejection else None,
         )
         self.paths += not self._sent
         self._sent = len(self.path.proposals)
+        self._known = True
+        self._promised = continues
+        self._resting = self._resting and not proposals
+        self._sent_at.append((sent_at, self.path.end))
         return frame
+
+    def take_rest(self, *, sent_at: int) -> Draft | None:
+        """An empty DRAFT frame that says that nothing will be drafted for now; None where that was said already."""
+        if self._resting or self._sent < len(self.path.proposals):
+            return None
+        self._known = self._resting = True
+        self._promised = False
+        return Draft(
+            stream=self.stream,
+            path=self.path.id,
+            start=self.path.end,
+            token_ids=(),
+            sent_at=sent_at,
+            sparse_q=() if self._by_rejection else None,
+        )
 
     def apply(self, commit: Commit) -> Committed:
         """Take a commit. The path survives it where it agrees; otherwise a new path starts at the new end.
@@ -113,12 +174,34 @@ class Generation:
         self._check_end(position, len(tokens))
         ahead = [proposal.token for proposal in self.path.beyond(position)]
         guessed = [offset < len(ahead) and ahead[offset] == token for offset, token in enumerate(tokens)]
+        block = self._verified(commit, position)
+        depth = position - self.path.start
+        bytes_ahead = self._confidences[depth : depth + len(tokens)]
         self.sequence.extend(tokens)
-        if not self.path.settle(position, tokens) or self.path.end < len(self.sequence):
+        kept = self.path.settle(position, tokens) and self.path.end >= len(self.sequence)
+        if not kept:
             self._restart()
-        elif not self._sent:
+        elif not self._known:
             self._trim()
-        return Committed(tuple(tokens), tuple(guessed))
+        tested = tuple(_until_wrong(zip(bytes_ahead, guessed, strict=False)))
+        return Committed(tuple(tokens), tuple(guessed), tested, depth, kept, block)
+
+    def _verified(self, commit: Commit, position: int) -> int | None:
+        """Draft tokens in the step behind this commit: those known to have arrived by then.
+
+        A frame's echo proves that it had arrived, and with it all frames before it. An older path was dead already.
+        """
+        if commit.path != self.path.id:
+            return 0
+        if commit.echo is not None:
+            while self._sent_at:
+                sent_at, end = self._sent_at.popleft()
+                self._arrived = end
+                if sent_at == commit.echo:
+                    break
+            else:
+                return None
+        return max(0, self._arrived - position)
 
     def _check_end(self, position: int, count: int) -> None:
         ended = position > self.prompt_length and self.sequence[-1] in self._stop_ids
@@ -145,6 +228,18 @@ class Generation:
 
     def _restart(self) -> None:
         """Start a new path at the committed end; an unused path is moved instead, as nobody has heard of its id."""
-        self.path = Path(self.path.id + (self._sent > 0), len(self.sequence))
+        self.path = Path(self.path.id + self._known, len(self.sequence))
         self._confidences = []
         self._sent = 0
+        self._known = False
+        self._promised = False
+        self._sent_at.clear()
+        self._arrived = 0
+
+
+def _until_wrong(tested: Iterable[tuple[int, bool]]) -> Iterator[tuple[int, bool]]:
+    """Up to and with the first that was wrong: what follows it was never tested."""
+    for byte, right in tested:
+        yield byte, right
+        if not right:
+            return

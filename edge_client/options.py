@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from ..protocol.errors import InvalidParameterError
 from ..protocol.messages import Policy
 from ..protocol.sampling import SamplingParams
+from .gamma.choice import CONTROLLERS, ControllerName
 
 __all__ = ["MAX_LOOK_AHEAD", "GenerationOptions", "PolicyName"]
 
@@ -29,7 +30,10 @@ class GenerationOptions:
         max_tokens: most tokens of the answer; None is 512, or what the context leaves if that is less.
         sampling: see :class:`~draftwire.protocol.sampling.SamplingParams`.
         seed: 0 to 2**64 - 1; drawn at random when None, and reported with the result.
-        look_ahead: draft tokens proposed beyond the committed prefix; 0 is cloud-only.
+        controller: how far ahead to draft, and when to send: ``adaptive`` follows device, network and text; ``fixed``,
+            ``aimd``, ``pid``, ``bandit`` and ``serial`` are there for comparison.
+        look_ahead: most draft tokens beyond the committed prefix, and just so many for ``fixed`` and ``serial``; 0 is
+            cloud-only, None is what suits the controller.
         policy: ``latency`` lets the verifier run ahead of late drafts, ``cost`` saves target passes.
         ignore_eos: go on after an end-of-sequence id.
     """
@@ -37,7 +41,8 @@ class GenerationOptions:
     max_tokens: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
-    look_ahead: int = 8
+    controller: ControllerName = "adaptive"
+    look_ahead: int | None = None
     policy: PolicyName = "latency"
     ignore_eos: bool = False
 
@@ -46,7 +51,12 @@ class GenerationOptions:
             _whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**64 - 1)
-        _whole("look_ahead", self.look_ahead, 0, MAX_LOOK_AHEAD)
+        if self.look_ahead is not None:
+            _whole("look_ahead", self.look_ahead, 0, MAX_LOOK_AHEAD)
+        if not isinstance(self.controller, str) or self.controller not in CONTROLLERS:
+            raise InvalidParameterError(
+                "controller", f"must be one of {', '.join(CONTROLLERS)}, not {self.controller!r}"
+            )
         if not isinstance(self.policy, str) or self.policy not in _POLICIES:
             raise InvalidParameterError("policy", f"must be 'latency' or 'cost', not {self.policy!r}")
 
@@ -75,6 +85,11 @@ class GenerationOptions:
         if self.max_tokens is not None:
             return self.max_tokens
         return max(1, min(DEFAULT_MAX_TOKENS, max_context - prompt_tokens))
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the device should draft."""
+        return self.look_ahead != 0
 
     @property
     def wire_policy(self) -> Policy:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..protocol.acceptance import Proposal
 from ..protocol.clock import confidence_byte
-from ..protocol.noise import Domain, coupled_choice, uniform
+from ..protocol.noise import Domain, coupled_choice, coupled_share, uniform
 from ..protocol.sampling import SamplingParams, TokenHistory, greedy_token, process_logits
 from ..protocol.sparse_q import SparseQ
 
@@ -49,7 +49,7 @@ class Proposer:
         history = self._history(tokens)
         if params.greedy:
             token = greedy_token(logits, params, history)
-            return Proposal(token), _confidence(logits, token, 1.0)
+            return Proposal(token), _confidence(logits, token)
         if params.mode == "coupled":
             return self._propose_coupled(logits, history, position)
         scores = process_logits(logits, params, history)
@@ -62,13 +62,13 @@ class Proposer:
     ) -> tuple[Proposal, int]:
         """Draw among the tokens near the top alone: noise for a whole vocabulary costs more than it brings."""
         params = self._params
-        if params.penalized or params.logit_bias:
-            scores = process_logits(logits, params, history)
-            token = coupled_choice(scores, self._seed, position)
-        else:
+        near = None
+        if not (params.penalized or params.logit_bias):
             near = np.flatnonzero(~(logits < logits.max() - _DEPTH * params.temperature))  # NaN stays, to be refused
-            token = coupled_choice(process_logits(logits[near], params, history), self._seed, position, tokens=near)
-        return Proposal(token), _confidence(logits, token, params.temperature)
+            logits = logits[near]
+        scores = process_logits(logits, params, history)
+        token = coupled_choice(scores, self._seed, position, tokens=near)
+        return Proposal(token), confidence_byte(coupled_share(scores, self._seed, position, tokens=near))
 
     def _history(self, tokens: Sequence[int]) -> TokenHistory:
         if not self._params.penalized:
@@ -76,8 +76,8 @@ class Proposer:
         return TokenHistory(tokens[: self._prompt_length], tokens[self._prompt_length :])
 
 
-def _confidence(logits: NDArray[np.float32], token: int, temperature: float) -> int:
+def _confidence(logits: NDArray[np.float32], token: int) -> int:
     """The token's probability under the draft, as a byte. A hint for scheduling; exactness does not rest on it."""
     with np.errstate(over="ignore"):  # logits at the edge of float32: their difference counts as the greatest there is
-        scaled = (logits - logits[token]) * np.float32(1 / temperature)
-    return confidence_byte(float(1 / np.exp(np.minimum(scaled, 80)).sum(dtype=np.float64)))
+        above = logits - logits[token]
+    return confidence_byte(float(1 / np.exp(np.minimum(above, 80)).sum(dtype=np.float64)))

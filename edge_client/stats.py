@@ -20,6 +20,7 @@ class Stats:
         last_accepted: draft tokens accepted in the last round.
         agreed: delivered tokens that the device's path held at that moment, run-ahead tokens included.
         sent_tokens: draft tokens sent, tested or not.
+        sent_frames: DRAFT frames they were sent in.
         paths: paths of which something was sent.
         run_ahead: tokens the verifier committed in steps that had no draft.
         target_passes: target steps this stream took part in.
@@ -41,6 +42,7 @@ class Stats:
     last_accepted: int = 0
     agreed: int = 0
     sent_tokens: int = 0
+    sent_frames: int = 0
     paths: int = 0
     run_ahead: int = 0
     target_passes: int = 0

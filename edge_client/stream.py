@@ -18,6 +18,9 @@ from .detokenizer import IncrementalDetokenizer
 from .device import Device
 from .draft_loop import DraftLoop
 from .events import Degraded, Event, Finished, FinishReason, Result, RoundCompleted, TextDelta
+from .gamma.choice import make_controller
+from .gamma.controller import Round
+from .gamma.figures import Figures
 from .generation import Committed, Generation
 from .options import GenerationOptions
 from .prompt import Vocabulary
@@ -38,7 +41,8 @@ class Setup:
     """What the client has ready for a stream.
 
     ``prefix`` names an earlier stream on the connection, and how many of its tokens the prompt starts with.
-    ``device`` is None for a cloud-only stream; ``degraded`` says why, where a draft was asked for.
+    ``device`` is None for a cloud-only stream; ``degraded`` says why, where a draft was asked for. ``figures`` are what
+    the device measured in its streams so far.
     """
 
     connection: VerifierConnection
@@ -48,6 +52,7 @@ class Setup:
     retain: bool
     device: Device | None
     degraded: str | None
+    figures: Figures
     paused: Callable[[], bool]
     finished: Callable[[int, list[int]], None]
 
@@ -186,7 +191,8 @@ class AsyncStream:
             prompt_ids=setup.prompt_ids,
             max_tokens=budget,
             stop_ids=stop_ids,
-            look_ahead=min(self._options.look_ahead, setup.connection.welcome.limits.max_backlog),
+            most_ahead=setup.connection.welcome.limits.max_backlog,
+            by_rejection=self._options.sampling.by_rejection,
         )
         if setup.degraded is not None and not again:
             self._events.put_nowait(Degraded(reason=setup.degraded))
@@ -216,12 +222,12 @@ class AsyncStream:
             policy=self._options.wire_policy,
             stop_ids=stop_ids,
             prefix=setup.prefix,
-            drafting=setup.device is not None and self._options.look_ahead > 0,
+            drafting=setup.device is not None and self._options.drafting,
             retain=setup.retain,
         )
 
     def _draft_loop(self, setup: Setup, channel: Channel, generation: Generation) -> DraftLoop | None:
-        if setup.device is None or self._options.look_ahead == 0:
+        if setup.device is None or not self._options.drafting:
             return None
 
         async def send(frame: Draft) -> int:
@@ -231,6 +237,12 @@ class AsyncStream:
             setup.device,
             generation,
             Proposer(self._options.sampling, seed=self._seed, prompt_length=generation.prompt_length),
+            make_controller(
+                self._options.controller,
+                look_ahead=self._options.look_ahead,
+                figures=setup.figures,
+                saves_passes=self._options.policy == "cost",
+            ),
             self._stats,
             send=send,
             paused=setup.paused,
@@ -249,9 +261,10 @@ class AsyncStream:
                         continue
                     case Commit():
                         committed = generation.apply(message)
+                        round_ = _round(message, committed)
                         if loop is not None:
-                            loop.wake()
-                        self._record(message, committed)
+                            loop.committed(round_)
+                        self._record(message, committed, round_)
                         self._emit(committed, text)
                     case Error():
                         raise stream_error(message)
@@ -265,25 +278,27 @@ class AsyncStream:
                     await channel.send(Cancel(stream=channel.stream))
             raise
 
-    def _record(self, commit: Commit, committed: Committed) -> None:
-        stats, now = self._stats, time.monotonic()
+    def _record(self, commit: Commit, committed: Committed, round_: Round) -> None:
+        stats, now = self._stats, round_.now
         if stats.ttft_seconds is None:
             stats.ttft_seconds = now - self._started
         stats.rounds += 1
-        stats.committed += len(committed.token_ids)
+        stats.committed += round_.tokens
         stats.agreed += sum(committed.guessed)
         stats.count_accepted(commit.accepted)
         stats.total_seconds = now - self._started
-        queued, computed = commit.queued * CLOCK_UNIT, commit.computed * CLOCK_UNIT
-        stats.queued_seconds += queued
-        stats.target_seconds += computed
-        rtt = None
-        if commit.echo is not None:
-            rtt = rtt_seconds(clock_now(now), commit.echo, commit.queued, commit.computed)
-            stats.rtt_seconds.append(rtt)
+        stats.queued_seconds += round_.queued
+        stats.target_seconds += round_.computed
+        if round_.rtt is not None:
+            stats.rtt_seconds.append(round_.rtt)
         self._events.put_nowait(
             RoundCompleted(
-                token_ids=committed.token_ids, accepted=commit.accepted, rtt=rtt, queued=queued, computed=computed
+                token_ids=committed.token_ids,
+                accepted=commit.accepted,
+                rtt=round_.rtt,
+                queued=round_.queued,
+                computed=round_.computed,
+                block=round_.block,
             )
         )
 
@@ -323,6 +338,25 @@ class AsyncStream:
             prompt_tokens=generation.prompt_length if generation is not None else 0,
             stats=self._stats,
         )
+
+
+def _round(commit: Commit, committed: Committed) -> Round:
+    """A commit that has just arrived."""
+    now = time.monotonic()
+    rtt = None
+    if commit.echo is not None:
+        rtt = rtt_seconds(clock_now(now), commit.echo, commit.queued, commit.computed)
+    return Round(
+        now=now,
+        tokens=len(committed.token_ids),
+        tested=committed.tested,
+        depth=committed.depth,
+        kept=committed.kept,
+        block=committed.block,
+        rtt=rtt,
+        queued=commit.queued * CLOCK_UNIT,
+        computed=commit.computed * CLOCK_UNIT,
+    )
 
 
 async def _end(task: asyncio.Task[None]) -> None:

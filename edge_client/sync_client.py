@@ -13,6 +13,7 @@ from ..protocol.errors import ConnectionLostError, InvalidParameterError
 from .client import AsyncEdgeClient, Status
 from .client_settings import ClientArguments, GenerationArguments
 from .events import Event, Result, TextDelta
+from .gamma.figures import Figures
 from .prompt import Prompt
 from .stream import AsyncStream
 
@@ -62,6 +63,11 @@ class EdgeClient:
     def ping(self) -> float:
         """One round trip to the verifier, in seconds."""
         return self._run(self._client.ping())
+
+    @property
+    def figures(self) -> Figures:
+        """What this device has measured; see :attr:`.client.AsyncEdgeClient.figures`."""
+        return self._client.figures
 
     @property
     def status(self) -> Status:

@@ -203,7 +203,7 @@ class Story:
 
     def __init__(self) -> None:
         self.rows: list[str] = []
-        self.device = Generation(stream=1, prompt_ids=_tokens(PROMPT), max_tokens=100, stop_ids=(), look_ahead=4)
+        self.device = Generation(stream=1, prompt_ids=_tokens(PROMPT), max_tokens=100, stop_ids=(), most_ahead=4)
         request = Open(
             stream=1,
             token_ids=_tokens(PROMPT),
@@ -221,7 +221,7 @@ class Story:
         """The device guesses, and sends what it guessed."""
         for token in _tokens(word):
             assert self.device.add(self.device.path, Proposal(token), 0)
-        frame = self.device.take_frame(sent_at=0)
+        frame = self.device.take_frame(sent_at=0, continues=True)
         assert frame is not None
         self._row(f"device sends DRAFT path {frame.path}, start {frame.start}, `{word}`")
         return frame

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-from ...protocol.errors import DraftwireError, InvalidParameterError, VerifierUnreachableError
+from ...protocol.errors import InvalidParameterError
+from ..bench.processes import CoreSplit, demo_pair, running_verifier
 from ..client import AsyncEdgeClient
 from ..events import Result, TextDelta
 from ..stats import Stats
@@ -49,7 +45,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--max-tokens", type=int, default=100, help="tokens of each answer (default %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--look-ahead", type=int, default=12, help="draft tokens ahead (default %(default)s)")
+    parser.add_argument("--look-ahead", type=int, metavar="N", help="most draft tokens ahead (default: it adapts)")
     parser.add_argument(
         "--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the target (default %(default)s)"
     )
@@ -66,10 +62,10 @@ def _run(parsed: argparse.Namespace) -> int:
     _say(
         parsed, "Looking for the demo pair; the first time it is fetched and exported, which takes a minute or two ..."
     )
-    pair = _demo_pair()
-    _say(parsed, f"Starting the verifier on {pair['target']} ...")
-    with _verifier(pair["target"], parsed.dtype) as port:
-        figures = asyncio.run(_compare(parsed, port, pair["draft"]))
+    pair = demo_pair()
+    _say(parsed, f"Starting the verifier on {pair.target} ...")
+    with running_verifier(pair.target, dtype=parsed.dtype, cores=CoreSplit()) as port:
+        figures = asyncio.run(_compare(parsed, port, pair.draft))
     if parsed.json:
         print(json.dumps(figures, indent=2))
     return 0
@@ -77,59 +73,6 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _say(parsed: argparse.Namespace, text: str) -> None:
     print(text, file=sys.stderr if parsed.json else sys.stdout, flush=True)
-
-
-# --- both ends ------------------------------------------------------------------------------------------------------
-
-
-def _demo_pair() -> dict[str, str]:
-    """Folders of the demo target and draft. The exporter runs as a program: the device imports nothing of it."""
-    command = [sys.executable, "-m", "draftwire.export.cli", "demo-model", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise DraftwireError("the demo pair could not be made; see the line above")
-    pair: dict[str, str] = json.loads(done.stdout)
-    return pair
-
-
-@contextlib.contextmanager
-def _verifier(target: str, dtype: str) -> Iterator[int]:
-    """A verifier process on a core of its own, where there are two; yields its port and ends it."""
-    command = [sys.executable, "-m", "draftwire.cloud_verifier.cli", "--log-level", "warning", "serve", target]
-    command += ["--port", "0", "--dtype", dtype, "--threads", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-    try:
-        with _separate_cores(process.pid):
-            yield _announced_port(process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _announced_port(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("serving "):
-            return urlsplit(line.split()[-1]).port or 0
-    raise VerifierUnreachableError("the verifier did not start; see the line above")
-
-
-@contextlib.contextmanager
-def _separate_cores(verifier: int) -> Iterator[None]:
-    """Pin the verifier to one core and this process to the others, so that neither slows the other down."""
-    if not hasattr(os, "sched_setaffinity") or len(cores := sorted(os.sched_getaffinity(0))) < 2:
-        yield
-        return
-    os.sched_setaffinity(verifier, cores[-1:])
-    os.sched_setaffinity(0, cores[:-1])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 # --- the comparison -------------------------------------------------------------------------------------------------
@@ -141,7 +84,7 @@ class Mode:
 
     name: str
     title: str
-    look_ahead: int
+    look_ahead: int | None
 
 
 async def _compare(parsed: argparse.Namespace, port: int, draft: str) -> dict[str, Any]:

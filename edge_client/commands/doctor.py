@@ -1,4 +1,4 @@
-"""``draftwire doctor``: is everything in order between this device and the verifier, and how fast is each part?"""
+"""``draftwire doctor``: is everything in order between this device and the verifier, what to expect, what to change?"""
 
 from __future__ import annotations
 
@@ -7,43 +7,42 @@ import asyncio
 import json
 import platform
 import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
 from ...protocol.errors import DraftwireError, InvalidParameterError
-from ...protocol.sampling import SamplingParams
+from ..advice import advise
+from ..checkup import Checkup
 from ..client import AsyncEdgeClient
-from ..device import Device
-from ..prompt import Prompt
-from ..proposer import Proposer
+from ..forecast import ANSWER, DISTANCES, PAYS, Forecast, Measured, forecast
+from ..stats import Stats
 from .options import add_connection_options, api_key
 
 __all__ = ["register"]
 
-_PINGS = 5
-_TOKENS = 24
-_PROMPTS: tuple[Prompt, ...] = (
-    [{"role": "user", "content": "List the months of the year, one a line."}],
-    "The months of the year are January, February,",
-    [0],
-)
-"""From the best to what any vocabulary has: not every model has a chat template, or a token for every letter."""
+_Report = dict[str, Any]
+
+_MARKS = {"problem": "!!", "warning": "! ", "note": "- ", "fine": "ok"}
 
 
 def register(commands: Any) -> None:
     """Add the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor", help="check versions, vocabulary, round trip and draft speed"
+        "doctor", help="check verifier and draft, measure both, and say what to expect and what to change"
     )
     add_connection_options(parser)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter answers: faster, and less sure")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    report: dict[str, Any] = {"versions": _versions(), "problems": []}
+    report: _Report = {"versions": _versions(), "problems": []}
     asyncio.run(_examine(parsed, report))
-    print(json.dumps(report, indent=2) if parsed.json else _text(report))
+    print(json.dumps(report, indent=2) if parsed.json else "\n".join(_lines(report)))
     return 1 if report["problems"] else 0
 
 
@@ -52,102 +51,233 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
 
 
-async def _examine(parsed: argparse.Namespace, report: dict[str, Any]) -> None:
+async def _examine(parsed: argparse.Namespace, report: _Report) -> None:
     """Go through everything in order; what cannot be reached any more is a problem, not a failure of the doctor."""
     async with AsyncEdgeClient(
         parsed.url, draft=parsed.draft, threads=parsed.threads, api_key=api_key(parsed)
     ) as client:
+        checkup = Checkup(
+            client=client,
+            drafting=parsed.draft is not None,
+            threads=parsed.threads,
+            quick=parsed.quick,
+            say=_say if sys.stderr.isatty() else lambda _: None,
+        )
         try:
-            await _meet(client, parsed.url, report)
-            status = await client.wait_for_draft()
-            _describe_draft(client, report)
-            if parsed.draft is not None and status.mode != "drafting":
-                report["problems"].append(status.reason or "the draft is not in use")
-            await _measure(client, report, drafting=status.mode == "drafting")
+            await checkup.run()
         except InvalidParameterError:
             raise
         except DraftwireError as error:
             report["problems"].append(str(error))
+    if checkup.reason is not None:
+        report["problems"].append(checkup.reason)
+    _report_ends(checkup, parsed.url, report)
+    _report_figures(checkup, report)
 
 
-async def _meet(client: AsyncEdgeClient, url: str, report: dict[str, Any]) -> None:
-    welcome = await client.connect()
-    report["verifier"] = {
-        "url": url,
-        "target": welcome.target,
-        "protocol": welcome.version,
-        "vocabulary_size": welcome.vocabulary_size,
-        "fingerprint": welcome.fingerprint.hex(),
-        "max_context": welcome.limits.max_context,
-        "max_streams": welcome.limits.max_streams,
-    }
-    report["rtt_ms"] = 1000 * statistics.median([await client.ping() for _ in range(_PINGS)])
+def _say(stage: str) -> None:
+    print(f"draftwire: {stage} ...", file=sys.stderr, flush=True)
 
 
-def _describe_draft(client: AsyncEdgeClient, report: dict[str, Any]) -> None:
-    if client.device is not None:
-        manifest = client.device.bundle.manifest
+# --- the report -----------------------------------------------------------------------------------------------------
+
+
+def _report_ends(checkup: Checkup, url: str, report: _Report) -> None:
+    if (welcome := checkup.welcome) is not None:
+        report["verifier"] = {
+            "url": url,
+            "target": welcome.target,
+            "protocol": welcome.version,
+            "vocabulary_size": welcome.vocabulary_size,
+            "fingerprint": welcome.fingerprint.hex(),
+            "max_context": welcome.limits.max_context,
+            "max_streams": welcome.limits.max_streams,
+        }
+    if (manifest := checkup.manifest) is not None:
         report["draft"] = {
             "name": manifest.name,
             "quantization": manifest.quantization.scheme,
             "fingerprint": manifest.vocabulary.fingerprint,
-            "matches": manifest.vocabulary.fingerprint == report["verifier"]["fingerprint"],
+            "matches": checkup.matches,
         }
 
 
-async def _measure(client: AsyncEdgeClient, report: dict[str, Any], *, drafting: bool) -> None:
-    """A short answer with and without the draft, for the times of each part."""
-    prompt = await _prompt(client)
-    plain = await client.generate(prompt, max_tokens=_TOKENS, look_ahead=0, ignore_eos=True)
-    report["target_ms_per_step"] = 1000 * plain.stats.target_seconds / max(1, plain.stats.rounds)
-    report["cloud_only_tokens_per_second"] = plain.stats.tokens_per_second
-    if drafting and client.device is not None:
-        drafted = await client.generate(prompt, max_tokens=_TOKENS, ignore_eos=True)
-        report["draft_ms_per_token"] = await _draft_ms(client.device)
-        report["drafting_tokens_per_second"] = drafted.stats.tokens_per_second
-        report["acceptance_rate"] = drafted.stats.acceptance_rate
+def _report_figures(checkup: Checkup, report: _Report) -> None:
+    if checkup.pings:
+        report["rtt_ms"] = 1000 * statistics.median(checkup.pings)
+    measured = checkup.measured()
+    if measured is None:
+        return
+    report["rtt_jitter_ms"] = 1000 * measured.jitter
+    report["target_ms_per_step"] = 1000 * measured.step
+    report["target_ms_per_step_p90"] = 1000 * measured.step_high
+    report["samples"] = {"answers": len(checkup.samples), "tokens": measured.tokens, "temperature": 0.0}
+    plain = [sample.plain.stats for sample in checkup.samples]
+    drafted = [sample.drafted.stats for sample in checkup.samples if sample.drafted is not None]
+    report["cloud_only_tokens_per_second"] = _rate(plain)
+    report["ttft_ms"] = {"cloud_only": _ttft_ms(plain)}
+    if measured.draft is not None:
+        report["ttft_ms"]["drafting"] = _ttft_ms(drafted)
+        _report_drafting(measured, drafted, [sample.ratio for sample in checkup.samples], report)
+    if (with_drafts := checkup.steps_with_drafts()) is not None:
+        report["target_ms_per_step_with_drafts"] = 1000 * with_drafts[0]
+        report["draft_tokens_per_step"] = with_drafts[1]
+    _report_forecast(measured, report)
+    report["advice"] = [asdict(advice) for advice in advise(measured)]
 
 
-async def _draft_ms(device: Device) -> float:
-    """Median milliseconds of a drafting step, with the device to itself."""
-    proposer, tokens, times = Proposer(SamplingParams(), seed=0, prompt_length=1), [0], []
-    async with device.lease() as drafter:
-        for _ in range(_TOKENS):
-            drafted = await device.draft(drafter, tokens, proposer)
-            tokens.append(drafted.proposal.token)
-            times.append(1000 * drafted.seconds)
-    return statistics.median(times)
+def _report_drafting(measured: Measured, drafted: list[Stats], ratios: list[float | None], report: _Report) -> None:
+    draft = measured.draft
+    assert draft is not None
+    tokens = sum(stats.committed for stats in drafted)
+    tested = sum(stats.drafted for stats in drafted)
+    rounds = sum(stats.target_passes - stats.run_ahead for stats in drafted)
+    report["target_slope"] = measured.slope
+    report["draft_ms_per_token"] = 1000 * draft.alone
+    report["draft_ms_per_token_p90"] = 1000 * draft.alone_high
+    report["draft_ms_per_token_streaming"] = 1000 * draft.streaming
+    report["draft_cpu_share"] = draft.cpu_share
+    report["threads"], report["cores"] = draft.threads, draft.cores
+    report["stream_rtt_ms"] = None if draft.stream_rtt is None else 1000 * draft.stream_rtt
+    report["right"] = {"all": draft.share, **draft.shares}
+    report["agreed"] = sum(stats.agreed for stats in drafted) / tokens
+    report["acceptance_rate"] = sum(stats.accepted for stats in drafted) / tested if tested else None
+    report["accepted_by_position"] = [count / rounds for count in _by_position(drafted)] if rounds > 0 else []
+    report["drafting_tokens_per_second"] = _rate(drafted)
+    known = [ratio for ratio in ratios if ratio is not None]
+    report["ratio"] = {"middle": draft.ratio, "least": min(known), "most": max(known)}
+    report["target_passes_per_token"] = sum(stats.target_passes for stats in drafted) / tokens
+    report["bytes_up_per_token"] = sum(stats.bytes_up for stats in drafted) / tokens
+    report["bytes_down_per_token"] = sum(stats.bytes_down for stats in drafted) / tokens
+    report["cpu_ms_per_token"] = 1000 * sum(stats.draft_cpu_seconds for stats in drafted) / tokens
 
 
-async def _prompt(client: AsyncEdgeClient) -> Prompt:
-    """The first prompt that this model takes."""
-    for prompt in _PROMPTS[:-1]:
-        try:
-            await client.generate(prompt, max_tokens=1, look_ahead=0)
-        except InvalidParameterError:
-            continue
-        return prompt
-    return _PROMPTS[-1]
+def _report_forecast(measured: Measured, report: _Report) -> None:
+    """Here, for answers as short as the samples, and elsewhere."""
+    here = forecast(measured)
+    if here is None:
+        return
+    report["predicted"] = _forecast_row(here)
+    if (short := forecast(measured, answer=0)) is not None:
+        report["predicted_for_samples"] = _forecast_row(short)
+    elsewhere = [forecast(measured, rtt=rtt) for rtt in DISTANCES]
+    report["distances"] = [_forecast_row(there) for there in elsewhere if there is not None]
 
 
-def _text(report: dict[str, Any]) -> str:
-    lines = ["versions     " + ", ".join(f"{name} {version}" for name, version in report["versions"].items())]
+def _forecast_row(predicted: Forecast) -> dict[str, float]:
+    return {
+        "rtt_ms": 1000 * predicted.rtt,
+        "cloud_only_tokens_per_second": predicted.cloud_only,
+        "drafting_tokens_per_second": predicted.cloud_only * predicted.run_ahead,
+        "ratio": predicted.run_ahead,
+        "waiting_ratio": predicted.waiting,
+        "serial_tokens_per_second": predicted.cloud_only * predicted.serial,
+        "serial_ratio": predicted.serial,
+        "target_passes_per_token": predicted.passes_per_token,
+    }
+
+
+def _rate(answers: list[Stats]) -> float:
+    return statistics.harmonic_mean([stats.tokens_per_second for stats in answers])
+
+
+def _ttft_ms(answers: list[Stats]) -> float:
+    return 1000 * statistics.median([stats.ttft_seconds or 0.0 for stats in answers])
+
+
+def _by_position(answers: list[Stats]) -> list[int]:
+    counts = [0] * max(len(stats.accepted_by_position) for stats in answers)
+    for stats in answers:
+        for position, count in enumerate(stats.accepted_by_position):
+            counts[position] += count
+    return counts
+
+
+# --- as text --------------------------------------------------------------------------------------------------------
+
+
+def _lines(report: _Report) -> Iterator[str]:
+    yield "versions     " + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     if verifier := report.get("verifier"):
-        lines.append(f"verifier     {verifier['target']} at {verifier['url']}, protocol {verifier['protocol']}")
-        lines.append(f"vocabulary   {verifier['vocabulary_size']} ids, fingerprint {verifier['fingerprint']}")
+        yield f"verifier     {verifier['target']} at {verifier['url']}, protocol {verifier['protocol']}"
+        yield f"vocabulary   {verifier['vocabulary_size']} ids, fingerprint {verifier['fingerprint']}"
     if draft := report.get("draft"):
         verdict = "the same vocabulary" if draft["matches"] else f"ANOTHER vocabulary, {draft['fingerprint']}"
-        lines.append(f"draft        {draft['name']} ({draft['quantization']}), {verdict}")
-    figures = {
-        "rtt_ms": "round trip   {:.1f} ms",
-        "target_ms_per_step": "target       {:.1f} ms a step",
-        "draft_ms_per_token": "draft        {:.1f} ms a token",
-        "acceptance_rate": "acceptance   {:.2f}",
-        "cloud_only_tokens_per_second": "cloud-only   {:.1f} tokens/s",
-        "drafting_tokens_per_second": "drafting     {:.1f} tokens/s",
-    }
-    lines += [template.format(report[name]) for name, template in figures.items() if name in report]
-    lines += [f"problem      {problem}" for problem in report["problems"]]
+        yield f"draft        {draft['name']} ({draft['quantization']}), {verdict}"
+    if "samples" in report:
+        yield ""
+        yield from _measured_lines(report)
+    elif "rtt_ms" in report:
+        yield f"round trip   {report['rtt_ms']:.1f} ms"
+    if "predicted" in report:
+        yield ""
+        yield from _forecast_lines(report)
+    if "advice" in report:
+        yield ""
+        for advice in report["advice"]:
+            yield f"{_MARKS[advice['severity']]} {advice['finding']}"
+            yield f"   -> {advice['action']}"
+        yield ""
+    for problem in report["problems"]:
+        yield f"problem      {problem}"
     if not report["problems"]:
-        lines.append("all is in order")
-    return "\n".join(lines)
+        yield "all is in order"
+
+
+def _measured_lines(report: _Report) -> Iterator[str]:
+    samples, ways = report["samples"], "with and without the draft in turn" if "ratio" in report else "cloud-only"
+    yield f"measured     {samples['answers']} greedy answers, {samples['tokens']} tokens in all, {ways}"
+    frames = f", {report['stream_rtt_ms']:.1f} ms for frames" if report.get("stream_rtt_ms") else ""
+    yield f"round trip   {report['rtt_ms']:.1f} ms, one in ten {report['rtt_jitter_ms']:.1f} ms more{frames}"
+    yield f"target       {report['target_ms_per_step']:.1f} ms a step{_with_drafts(report)}"
+    if "ratio" not in report:
+        yield f"first token  {report['ttft_ms']['cloud_only']:.0f} ms"
+        yield f"cloud-only   {report['cloud_only_tokens_per_second']:.1f} tokens/s"
+        return
+    yield (
+        f"draft        {report['draft_ms_per_token']:.1f} ms a token alone, "
+        f"{report['draft_ms_per_token_streaming']:.1f} ms while text streams, on {report['threads']} of "
+        f"{report['cores']} cores"
+    )
+    right = ", ".join(f"{task} {share:.2f}" for task, share in report["right"].items() if task != "all")
+    yield f"right        {report['right']['all']:.2f} of the target's tokens: {right}"
+    if report["acceptance_rate"] is not None:
+        places = " ".join(f"{share:.2f}" for share in report["accepted_by_position"][:6])
+        yield f"acceptance   {report['acceptance_rate']:.2f} of the draft tokens; by place in a round {places}"
+    ttft, ratio = report["ttft_ms"], report["ratio"]
+    yield f"first token  {ttft['cloud_only']:.0f} ms without the draft, {ttft['drafting']:.0f} ms with it"
+    yield f"cloud-only   {report['cloud_only_tokens_per_second']:.1f} tokens/s"
+    yield (
+        f"drafting     {report['drafting_tokens_per_second']:.1f} tokens/s, {ratio['middle']:.2f}x "
+        f"({ratio['least']:.2f} to {ratio['most']:.2f})"
+    )
+    yield (
+        f"a token      {report['target_passes_per_token']:.2f} target passes, {report['bytes_up_per_token']:.0f} bytes "
+        f"up and {report['bytes_down_per_token']:.0f} down, {report['cpu_ms_per_token']:.1f} ms of the device's CPU"
+    )
+
+
+def _with_drafts(report: _Report) -> str:
+    if "target_ms_per_step_with_drafts" not in report:
+        return ""
+    tokens = report["draft_tokens_per_step"]
+    return f", {report['target_ms_per_step_with_drafts']:.1f} ms with drafts in it, {tokens:.1f} tokens on average"
+
+
+def _forecast_lines(report: _Report) -> Iterator[str]:
+    """The table, with the round trip that was measured in its place."""
+    here, rows = report["predicted"], sorted([*report["distances"], report["predicted"]], key=lambda row: row["rtt_ms"])
+    yield (
+        f"predicted from these figures, for answers of {ANSWER} tokens; without the draft "
+        f"{here['cloud_only_tokens_per_second']:.1f} tokens/s"
+    )
+    yield f"{'round trip':>14}{'with the draft':>22}{'if each round waited':>24}"
+    for row in rows:
+        yield (
+            f"{row['rtt_ms']:>11.1f} ms{row['drafting_tokens_per_second']:>10.1f} t/s{row['ratio']:>7.2f}x"
+            f"{row['serial_tokens_per_second']:>12.1f} t/s{row['serial_ratio']:>7.2f}x"
+            f"{'   measured here' if row is here else ''}"
+        )
+    lost = [row["rtt_ms"] for row in report["distances"] if row["ratio"] < PAYS]
+    if lost:
+        yield f"from about {lost[0]:.0f} ms on this draft hardly pays"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...protocol.errors import InvalidParameterError
+from ..gamma.choice import CONTROLLERS
 from ..sync_client import EdgeClient
 
 __all__ = [
@@ -33,7 +34,7 @@ _SAMPLING: Mapping[str, tuple[type, str]] = {
     "frequency_penalty": (float, "-2 to 2, subtracted for each time a token is in the answer"),
     "max_tokens": (int, "most tokens of the answer (default 512, or what the context leaves)"),
     "seed": (int, "0 to 2**64 - 1; in coupled mode, same seed, same text (default random)"),
-    "look_ahead": (int, "draft tokens beyond the committed ones; 0 is cloud-only (default 8)"),
+    "look_ahead": (int, "most draft tokens beyond the committed ones; 0 is cloud-only (default by controller)"),
 }
 
 
@@ -57,13 +58,14 @@ def add_generation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode", choices=["coupled", "rejection"], help="acceptance rule above temperature 0 (default coupled)"
     )
+    parser.add_argument("--controller", choices=CONTROLLERS, help="how far ahead to draft (default adaptive)")
     parser.add_argument("--policy", choices=["latency", "cost"], help="what the verifier should save (default latency)")
     parser.add_argument("--ignore-eos", action="store_true", default=None, help="go on after an end-of-sequence token")
 
 
 def generation_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """The options given, by the names that the SDK knows them by."""
-    names = [*_SAMPLING, "mode", "policy", "ignore_eos"]
+    names = [*_SAMPLING, "mode", "controller", "policy", "ignore_eos"]
     return {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
 
 

@@ -88,5 +88,9 @@ def test_settings_do_not_show_the_key() -> None:
 def test_the_types_name_every_option() -> None:
     names = {*GenerationOptions.__dataclass_fields__, *SamplingParams.names()} - {"sampling"}
     assert set(GenerationArguments.__annotations__) == names
-    own = set(ClientSettings.__dataclass_fields__) - {"url", "headers", "paused"} | {"api_key", "pause_drafting"}
+    own = set(ClientSettings.__dataclass_fields__) - {"url", "headers", "paused"} | {
+        "api_key",
+        "pause_drafting",
+        "figures",
+    }
     assert set(ClientArguments.__annotations__) == names | own

@@ -21,7 +21,7 @@ PROMPT = (3, 4, 5)
 
 
 def generation_of(**options: Any) -> Generation:
-    defaults: dict[str, Any] = {"prompt_ids": PROMPT, "max_tokens": 20, "stop_ids": (), "look_ahead": 4}
+    defaults: dict[str, Any] = {"prompt_ids": PROMPT, "max_tokens": 20, "stop_ids": (), "most_ahead": 4}
     return Generation(stream=1, **{**defaults, **options})
 
 
@@ -35,7 +35,7 @@ def commit(generation: Generation, accepted: int, token: int | None, *, path: in
 
 
 def frame_of(generation: Generation) -> Draft:
-    frame = generation.take_frame(sent_at=77)
+    frame = generation.take_frame(sent_at=77, continues=generation.room > 0)
     assert frame is not None
     return frame
 
@@ -54,23 +54,23 @@ def test_proposals_follow_the_sequence() -> None:
 
 
 def test_the_path_grows_to_the_look_ahead() -> None:
-    generation = generation_of(look_ahead=2)
-    assert generation.wants_proposal()
+    generation = generation_of(most_ahead=2)
+    assert generation.room
     add(generation, 6, 7)
-    assert not generation.wants_proposal()
+    assert not generation.room
     frame_of(generation)
     commit(generation, 1, 7)
-    assert generation.wants_proposal()
+    assert generation.room
 
 
 def test_no_look_ahead_no_proposals() -> None:
-    assert not generation_of(look_ahead=0).wants_proposal()
+    assert not generation_of(most_ahead=0).room
 
 
 @pytest.mark.parametrize(("max_tokens", "wanted"), [(1, 0), (2, 1), (3, 2), (20, 8)])
 def test_the_last_token_needs_no_proposal(max_tokens: int, wanted: int) -> None:
-    generation, count = generation_of(max_tokens=max_tokens, look_ahead=8), 0
-    while generation.wants_proposal():
+    generation, count = generation_of(max_tokens=max_tokens, most_ahead=8), 0
+    while generation.room:
         add(generation, 6)
         count += 1
     assert count == wanted
@@ -79,12 +79,12 @@ def test_the_last_token_needs_no_proposal(max_tokens: int, wanted: int) -> None:
 def test_nothing_follows_a_stop_id() -> None:
     generation = generation_of(stop_ids=(9,))
     add(generation, 6)
-    assert generation.wants_proposal()
+    assert generation.room
     add(generation, 9)
-    assert not generation.wants_proposal()
+    assert not generation.room
     assert not frame_of(generation).continues
     commit(generation, 0, 0)  # the verifier saw it otherwise
-    assert generation.wants_proposal()
+    assert generation.room
 
 
 def test_a_proposal_for_a_path_left_meanwhile_is_refused() -> None:
@@ -102,19 +102,19 @@ def test_a_proposal_for_a_path_left_meanwhile_is_refused() -> None:
 
 def test_a_frame_holds_what_is_new() -> None:
     generation = generation_of()
-    assert generation.take_frame(sent_at=0) is None
+    assert generation.take_frame(sent_at=0, continues=True) is None
     add(generation, 6, 7)
     assert frame_of(generation) == Draft(
         stream=1, path=1, start=3, token_ids=(6, 7), confidences=(16, 17), sent_at=77, continues=True
     )
-    assert generation.take_frame(sent_at=0) is None
+    assert generation.take_frame(sent_at=0, continues=True) is None
     add(generation, 8, 9)
     frame = frame_of(generation)
     assert (frame.start, frame.token_ids, frame.confidences, frame.continues) == (5, (8, 9), (18, 19), False)
 
 
 def test_a_frame_of_rejection_mode_carries_q_instead_of_confidences() -> None:
-    generation = generation_of()
+    generation = generation_of(by_rejection=True)
     q = SparseQ((6, 8), (255, 3))
     assert generation.add(generation.path, Proposal(8, q), 200)
     frame = frame_of(generation)
@@ -149,7 +149,7 @@ def test_nothing_is_sent_of_a_path_that_is_all_committed() -> None:
     add(generation, 7)
     commit(generation, 1, 7)
     assert generation.path.id == 1
-    assert generation.take_frame(sent_at=0) is None
+    assert generation.take_frame(sent_at=0, continues=True) is None
     add(generation, 8)
     assert (frame_of(generation).start, generation.paths) == (4, 1)
 
@@ -263,7 +263,9 @@ class Pair:
             stop_ids=stop_ids,
             drafting=True,
         )
-        self.client = generation_of(max_tokens=max_tokens, stop_ids=stop_ids, look_ahead=sizes["look_ahead"])
+        self.client = generation_of(
+            max_tokens=max_tokens, stop_ids=stop_ids, most_ahead=sizes["look_ahead"], by_rejection=params.by_rejection
+        )
         self.verifier = VerifierStream(
             slot=1, owner=Nobody(), request=request, sequence=list(PROMPT), cached=0, opened_at=0.0
         )
@@ -277,7 +279,7 @@ class Pair:
 
     def propose(self, good: bool) -> None:
         """Begin a drafting step; it ends with :meth:`proposed`, and commits may come in between."""
-        if self.in_flight is None and self.client.wants_proposal():
+        if self.in_flight is None and self.client.room:
             context = self.client.context()
             position = len(context)
             scores = process_logits(self.row(context), SamplingParams(temperature=1.0), TokenHistory())
@@ -301,7 +303,12 @@ class Pair:
             self.transmit()
 
     def transmit(self) -> None:
-        frame = self.client.take_frame(sent_at=0)
+        frame = self.client.take_frame(sent_at=0, continues=self.client.room > 0)
+        if frame is not None:
+            self.up.append(frame)
+
+    def rest(self) -> None:
+        frame = self.client.take_rest(sent_at=0)
         if frame is not None:
             self.up.append(frame)
 
@@ -335,7 +342,9 @@ class Pair:
 
 
 ACTIONS = st.lists(
-    st.sampled_from([*["good"] * 3, "bad", *["done"] * 2, "late", "send", "arrive", *["step"] * 2, *["hear"] * 2]),
+    st.sampled_from(
+        [*["good"] * 3, "bad", *["done"] * 2, "late", "send", "rest", "arrive", *["step"] * 2, *["hear"] * 2]
+    ),
     max_size=120,
 )
 
@@ -368,6 +377,8 @@ def test_both_ends_agree_whatever_the_delays(actions: list[str], **options: Any)
                 pair.proposed(send=action == "done")
             case "send":
                 pair.transmit()
+            case "rest":
+                pair.rest()
             case "arrive":
                 pair.arrive()
             case "step":
@@ -406,12 +417,96 @@ def test_a_draft_that_is_always_right_is_always_of_use() -> None:
 
 
 def test_a_verifier_that_goes_on_beyond_the_end_is_found_out() -> None:
-    too_many = Generation(stream=1, prompt_ids=[1, 2], max_tokens=2, stop_ids=[9], look_ahead=4)
+    too_many = Generation(stream=1, prompt_ids=[1, 2], max_tokens=2, stop_ids=[9], most_ahead=4)
     too_many.apply(Commit(stream=1, path=0, accepted=0, token=3))
     too_many.apply(Commit(stream=1, path=0, accepted=0, token=4))
     with pytest.raises(IllegalMessageError, match="beyond the end"):
         too_many.apply(Commit(stream=1, path=0, accepted=0, token=5))
-    after_stop = Generation(stream=1, prompt_ids=[1, 9], max_tokens=9, stop_ids=[9], look_ahead=4)
+    after_stop = Generation(stream=1, prompt_ids=[1, 9], max_tokens=9, stop_ids=[9], most_ahead=4)
     after_stop.apply(Commit(stream=1, path=0, accepted=0, token=9))
     with pytest.raises(IllegalMessageError, match="beyond the end"):
         after_stop.apply(Commit(stream=1, path=0, accepted=0, token=3))
+
+
+# --- what the controller is told --------------------------------------------------------------------------------------
+
+
+def test_the_outlook_shows_what_lies_beyond_the_prefix() -> None:
+    generation = generation_of()
+    add(generation, 6, 7)
+    frame_of(generation)
+    add(generation, 8)
+    outlook = generation.outlook(5.0)
+    assert (outlook.now, list(outlook.ahead), outlook.unsent, outlook.room) == (5.0, [16, 17, 18], 1, 1)
+    commit(generation, 1, 7)
+    outlook = generation.outlook(6.0)
+    assert (list(outlook.ahead), outlook.unsent, outlook.room) == ([18], 1, 3)
+    commit(generation, 0, 8, path=1)  # the verifier ran ahead of what was never sent
+    outlook = generation.outlook(7.0)
+    assert (list(outlook.ahead), outlook.unsent) == ([], 0)
+
+
+def test_a_commit_tells_which_tokens_were_put_to_the_test() -> None:
+    generation = generation_of()
+    add(generation, 6, 7, 8, 9)
+    frame_of(generation)
+    first = commit(generation, 1, 7)
+    assert (first.tested, first.depth, first.kept) == (((16, True), (17, True)), 0, True)
+    second = commit(generation, 0, 1)
+    assert (second.tested, second.depth, second.kept) == (((18, False),), 2, False)
+    third = commit(generation, 0, 2)  # nothing was proposed there
+    assert (third.tested, third.kept) == ((), False)
+
+
+def test_a_commit_tells_how_many_draft_tokens_its_step_had() -> None:
+    """As far as echoes prove: a frame that was echoed had arrived, and all before it."""
+    generation = generation_of()
+    add(generation, 6, 7)
+    generation.take_frame(sent_at=1, continues=True)
+    add(generation, 8)
+    generation.take_frame(sent_at=2, continues=True)
+
+    def block(accepted: int, token: int, *, echo: int | None, path: int = 1) -> int | None:
+        commit_ = Commit(stream=1, path=path, accepted=accepted, token=token, echo=echo)
+        return generation.apply(commit_).block
+
+    assert block(0, 6, echo=None, path=0) == 0  # the verifier had heard of no path
+    assert block(0, 7, echo=1) == 1  # 7, as 6 was committed already
+    assert block(0, 8, echo=2) == 1
+    assert block(0, 9, echo=None) == 0
+    add(generation, 3)
+    generation.take_frame(sent_at=3, continues=True)
+    assert block(0, 1, echo=77) == 0  # an echo from the path before
+
+
+def test_a_promise_of_more_can_be_taken_back_by_an_empty_frame() -> None:
+    generation = generation_of()
+    add(generation, 6)
+    assert generation.take_frame(sent_at=0, continues=False) is not None
+    assert generation.take_frame(sent_at=0, continues=False) is None  # nothing was promised
+    add(generation, 7)
+    assert generation.take_frame(sent_at=0, continues=True) is not None
+    frame = generation.take_frame(sent_at=9, continues=False)
+    assert frame == Draft(stream=1, path=1, start=5, token_ids=(), sent_at=9, continues=False)
+    assert generation.take_frame(sent_at=0, continues=False) is None
+
+
+def test_rest_is_said_once_and_ended_by_the_next_token() -> None:
+    generation = generation_of()
+    rest = generation.take_rest(sent_at=5)
+    assert rest == Draft(stream=1, path=1, start=3, token_ids=(), sent_at=5)
+    assert generation.take_rest(sent_at=6) is None
+    commit(generation, 0, 6, path=1)
+    assert (generation.path.id, generation.path.start) == (2, 4)  # the verifier has heard of path 1
+    add(generation, 7)
+    assert generation.take_rest(sent_at=7) is None  # something is to be sent
+    assert frame_of(generation).token_ids == (7,)
+    rest = generation.take_rest(sent_at=8)
+    assert rest is not None
+    assert (rest.path, rest.start, rest.token_ids, rest.continues) == (2, 5, (), False)
+
+
+def test_rest_by_rejection_has_the_form_of_its_mode() -> None:
+    rest = generation_of(by_rejection=True).take_rest(sent_at=0)
+    assert rest is not None
+    assert rest.sparse_q == ()

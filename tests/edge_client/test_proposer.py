@@ -9,7 +9,7 @@ from draftwire.edge_client.proposer import Proposer
 from draftwire.protocol.acceptance import Proposal, verify_block
 from draftwire.protocol.clock import confidence_byte
 from draftwire.protocol.errors import NonFiniteLogitsError
-from draftwire.protocol.noise import Domain, uniform
+from draftwire.protocol.noise import Domain, gumbel, uniform
 from draftwire.protocol.sampling import SamplingParams, TokenHistory, probabilities, process_logits
 from draftwire.protocol.sparse_q import SparseQ
 from hypothesis import given, settings
@@ -146,15 +146,25 @@ def test_penalties_shape_q() -> None:
 # --- confidence, and rows that are not finite -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 2.0])
-def test_confidence_is_the_drafts_probability(temperature: float) -> None:
+def test_greedy_confidence_is_the_drafts_probability() -> None:
+    for seed in range(50):
+        logits = row(seed)
+        proposal, confidence = Proposer(SamplingParams(), seed=seed, prompt_length=3).propose(logits, PROMPT)
+        p = probabilities(process_logits(logits, SamplingParams(temperature=1.0), TokenHistory()))
+        assert abs(confidence - confidence_byte(float(p[proposal.token]))) <= 1
+
+
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+def test_coupled_confidence_is_the_winners_share_of_scores_with_noise(temperature: float) -> None:
+    """A rare token that wins by far is as sure as a frequent one; the noise is part of what decides."""
     params = SamplingParams(temperature=temperature)
-    p_of = SamplingParams(temperature=temperature or 1.0)
     for seed in range(50):
         logits = row(seed)
         proposal, confidence = Proposer(params, seed=seed, prompt_length=3).propose(logits, PROMPT)
-        p = probabilities(process_logits(logits, p_of, TokenHistory()))
-        assert abs(confidence - confidence_byte(float(p[proposal.token]))) <= 1
+        scores = process_logits(logits, params, TokenHistory())
+        share = probabilities(scores + gumbel(seed, len(PROMPT), np.arange(len(scores))))
+        assert proposal.token == int(share.argmax())
+        assert abs(confidence - confidence_byte(float(share[proposal.token]))) <= 1
 
 
 def test_confidence_by_rejection_is_q() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draftwire.cloud_verifier.scheduler import Scheduler
 from draftwire.edge_client import AsyncEdgeClient, Result
+from draftwire.edge_client.wan_relay import Conditions, WanRelay
 from draftwire.protocol import acceptance
 from draftwire.protocol.acceptance import Draw, Proposal
 from draftwire.protocol.sampling import probabilities, process_logits
@@ -68,10 +70,20 @@ class Exact:
         return {token: mass for token, mass in kept.items() if mass > 1e-300}
 
 
-async def sample(bundle: Path, runs: int, *, first_seed: int, waiting: int = 2, **options: Any) -> list[Result]:
-    """Results of ``runs`` seeded streams; the verifier runs ahead, but waits for drafts in every ``waiting``-th."""
-    async with running_verifier(make_target(), scheduler=PatientScheduler()) as verifier:
-        clients = [AsyncEdgeClient(verifier.url, draft=bundle, threads=1) for _ in range(CLIENTS)]
+async def sample(
+    bundle: Path, runs: int, *, first_seed: int, waiting: int = 2, jitter: float = 0.0, **options: Any
+) -> list[Result]:
+    """Results of ``runs`` seeded streams; the verifier runs ahead, but waits for drafts in every ``waiting``-th.
+
+    ``jitter``: most seconds that the network takes, drawn for each piece of data. With it the verifier waits no longer
+    than it would in use, as the controller may well decide not to draft.
+    """
+    async with (
+        running_verifier(make_target(), scheduler=Scheduler() if jitter else PatientScheduler()) as verifier,
+        WanRelay("127.0.0.1", verifier.port, conditions=Conditions(jitter=jitter), seed=first_seed) as relay,
+    ):
+        url = f"ws://127.0.0.1:{relay.port}" if jitter else verifier.url
+        clients = [AsyncEdgeClient(url, draft=bundle, threads=1) for _ in range(CLIENTS)]
         try:
             await asyncio.gather(*(client.wait_for_draft() for client in clients))
             seeds = iter(range(first_seed, first_seed + runs))
@@ -83,8 +95,7 @@ async def sample(bundle: Path, runs: int, *, first_seed: int, waiting: int = 2, 
                         seed=seed,
                         max_tokens=TOKENS,
                         policy="latency" if seed % waiting else "cost",
-                        look_ahead=3,
-                        **options,
+                        **{"look_ahead": 3, "controller": "fixed", **options},
                     )
                     for seed in seeds
                 ]
@@ -122,6 +133,22 @@ async def test_the_targets_own_distribution(mode: str, draft: str, bundles: dict
     # Both kinds of step took part, or nothing has been shown.
     assert drafted > RUNS
     assert run_ahead > RUNS
+
+
+@pytest.mark.parametrize("draft", TABLES)
+@pytest.mark.parametrize("mode", ["coupled", "rejection"])
+@pytest.mark.parametrize("controller", ["adaptive", "aimd"])
+async def test_and_through_a_network_with_random_delays(
+    mode: str, draft: str, controller: str, bundles: dict[str, Path]
+) -> None:
+    options = {"temperature": 1.0, "top_p": 0.95}
+    results = await sample(
+        bundles[draft], 2 * RUNS, first_seed=500_000, jitter=0.004, mode=mode, controller=controller, **options
+    )
+    found = p_values(results, Exact(make_target(), **options))
+    assert min(found.values()) > LEAST_LIKELY, found
+    assert sum(result.stats.drafted for result in results) > RUNS / 2
+    assert sum(result.stats.run_ahead for result in results) > RUNS / 2
 
 
 def broken_rejection(logits: NDArray[np.floating], proposal: Proposal | None, draw: Draw) -> int:

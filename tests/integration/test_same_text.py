@@ -53,7 +53,9 @@ async def test_any_draft_or_none(
     async with running_verifier(endless_table()) as verifier, AsyncEdgeClient(verifier.url, draft=folder) as client:
         await client.wait_for_draft()
         for look_ahead, policy in ((1, "cost"), (4, "latency"), (8, "cost"), (64, "latency")):
-            result = await client.generate(PROMPT, max_tokens=COUNT, look_ahead=look_ahead, policy=policy, **setting)
+            result = await client.generate(
+                PROMPT, max_tokens=COUNT, controller="fixed", look_ahead=look_ahead, policy=policy, **setting
+            )
             assert result.token_ids == expected, (look_ahead, policy)
             assert result.stats.committed == COUNT
             assert (result.stats.drafted > 0) or not (draft and policy == "cost")

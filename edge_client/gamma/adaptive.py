@@ -1,0 +1,171 @@
+"""The default controller: weighs each next token by what it can gain, with what this device has measured.
+
+The verifier never waits under the latency policy, so drafting costs it next to nothing, and the question is not "how
+many tokens a round" but "is the next one worth drafting": it gains a step of the target if the path lives to it, and
+costs the time by which a new path would start later, should the commit that ends this one arrive meanwhile.
+
+    state      drafts                                    leaves it
+    drafting   while the next token is worth it          when even on surer text drafting would gain nothing
+    resting    a probe of a few tokens, now and then     when on surer text it would gain something
+
+A probe is also drafted where no token is worth it, so that better times are noticed.
+"""
+
+from __future__ import annotations
+
+from .controller import Controller, Decision, Outlook, Round
+from .figures import Figures
+
+__all__ = ["AdaptiveController"]
+
+_FLOOR = 0.02
+"""A token less likely than this is not worth the device's energy."""
+
+_DELAY_WEIGHT = 0.5
+"""Of a second by which a path starts later, at most about half is lost: the target runs ahead meanwhile."""
+
+_ON, _OFF = 1.01, 1.003
+"""Predicted gains on surer text at which drafting begins again and ends; between them things stay as they are."""
+
+_SURER_TEXT = 0.5
+"""Half as many wrong tokens: text has sure stretches, and where the network is slow all gain comes from them."""
+
+_REVIEW = 16
+"""Commits between two predictions."""
+
+_PROBE = 3
+"""Tokens of a probe."""
+
+_PROBE_EVERY, _PROBE_SELDOM = 8, 32
+"""Commits from one probe to the next: at first, and after many that found nothing."""
+
+_MOST_GROUP = 8
+_TIMER = 0.0015
+"""What timers and handing over between threads may take, in seconds."""
+
+
+class AdaptiveController(Controller):
+    """See the module.
+
+    Args:
+        figures: of this device; the controller keeps them up to date.
+        most: upper bound of the look-ahead.
+        saves_passes: the cost policy: the verifier waits for drafts, so that tokens are sent in whole groups.
+    """
+
+    def __init__(self, figures: Figures, *, most: int, saves_passes: bool = False) -> None:
+        self._figures = figures
+        self._most = most
+        self._saves_passes = saves_passes
+        self._resting = False
+        self._since_review = 0
+        self._since_probe = 0
+        self._probing = False
+        self._probe_gap = _PROBE_EVERY
+        self._heard: float | None = None
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def drafted(self, seconds: float, confidence: int) -> None:  # noqa: ARG002
+        """See :class:`Controller`."""
+        self._figures.draft.add(seconds)
+
+    def committed(self, round_: Round) -> None:
+        """See :class:`Controller`."""
+        self._figures.learn(round_)
+        if any(right for _, right in round_.tested):
+            self._probe_gap = _PROBE_EVERY
+        self._heard = round_.now
+        self._since_review += 1
+        self._since_probe += 1
+        if self._since_review >= _REVIEW:
+            self._review()
+
+    def _review(self) -> None:
+        self._since_review = 0
+        if self._figures.known:
+            gain = self._figures.predicted_gain(doubt=_SURER_TEXT)
+            self._resting = gain < (_ON if self._resting else _OFF)
+
+    # --- what to do ---------------------------------------------------------------------------------------------
+
+    def decide(self, outlook: Outlook) -> Decision:
+        """See :class:`Controller`."""
+        if not outlook.ahead:
+            self._probing = self._resting or not self._worth_drafting(outlook)
+        if self._probing:
+            return self._probe(outlook)
+        if self._saves_passes:
+            return self._decide_group(outlook)
+        draft = self._worth_drafting(outlook)
+        send = outlook.unsent > 0 and not (draft and self._may_wait(outlook))
+        return Decision(draft=draft, send=send, continues=draft)
+
+    def _probe(self, outlook: Outlook) -> Decision:
+        """Draft a few tokens now and then, send them in one frame, and leave the rest to the verifier."""
+        ahead = len(outlook.ahead)
+        if ahead == 0:
+            if self._since_probe < self._probe_gap or outlook.room <= 0:
+                return Decision(draft=False, send=False, rests=self._saves_passes)
+            self._since_probe = 0
+            self._probe_gap = min(2 * self._probe_gap, _PROBE_SELDOM)
+        draft = outlook.room > 0 and ahead < _PROBE and outlook.unsent == ahead
+        return Decision(draft=draft, send=not draft and outlook.unsent > 0, continues=False)
+
+    def _worth_drafting(self, outlook: Outlook) -> bool:
+        if outlook.room <= 0 or len(outlook.ahead) >= self._most:
+            return False
+        return self._next_survival(outlook) > max(_FLOOR, self._price())
+
+    def _next_survival(self, outlook: Outlook) -> float:
+        """The chance that the next token, not yet drafted, is right and everything before it."""
+        chance = self._figures.hit_rate
+        for byte in outlook.ahead:
+            chance *= self._figures.calibration.probability(byte)
+        return chance
+
+    def _price(self) -> float:
+        """What drafting a token costs, in steps of the target: half its time, if a commit ends the path meanwhile."""
+        draft, step = self._figures.draft.median, self._figures.step.seconds()
+        if step <= 0.0:
+            return 0.0
+        ended = min(1.0, draft / step) * self._figures.divergence
+        return _DELAY_WEIGHT * ended * (draft / 2) / step
+
+    def _may_wait(self, outlook: Outlook) -> bool:
+        """Whether the next token can still be drafted and sent with these before the target's next step begins.
+
+        One frame for several tokens then costs no time. The verifier's steps follow one another, so their beginnings
+        are known from when a commit was heard.
+        """
+        figures = self._figures
+        step, draft = figures.step.seconds(), figures.draft.median
+        if self._heard is None or not figures.rtt.known or step < 2 * draft or outlook.unsent >= _MOST_GROUP:
+            return False
+        since = outlook.now - (self._heard - figures.rtt.median)
+        left = step - since % step
+        margin = _TIMER + 2 * figures.rtt.spread + 0.03 * since
+        return draft + margin < left
+
+    # --- the cost policy ----------------------------------------------------------------------------------------
+
+    def _decide_group(self, outlook: Outlook) -> Decision:
+        """Collect tokens while the next one is worth its wait, then send them as a whole.
+
+        The verifier holds its step until a path's end is told, so a token costs its drafting time, and gains a step
+        if it survives. Beyond the group drafting goes on, for the next.
+        """
+        draft, step = self._figures.draft.median, self._figures.step.seconds()
+        share = min(draft / step, 0.9) if step > 0 else 0.25
+        before = outlook.ahead[: len(outlook.ahead) - outlook.unsent]
+        group = outlook.ahead[len(before) :]
+        chance = self._figures.hit_rate
+        for byte in group:
+            chance *= self._figures.calibration.probability(byte)
+        more = outlook.room > 0 and len(outlook.ahead) < self._most
+        if len(group) and (not more or chance < share or len(group) >= 2 * _MOST_GROUP):
+            return Decision(draft=False, send=True, continues=False)
+        reached = 1.0
+        for byte in before:
+            reached *= self._figures.calibration.probability(byte)
+        return Decision(draft=more and reached > 0.1, send=False)

@@ -1,0 +1,140 @@
+"""What this device has measured: its draft, the network, the target, and how often it guesses right.
+
+One object serves all streams of a client in turn, so that each starts from the device's own last figures. They never
+leave the device.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from ...protocol.calibration import Calibration
+from ...protocol.errors import InvalidParameterError
+from .controller import Round
+from .estimate import Recent, StepTime
+from .survival import DEPTHS, Survival
+
+__all__ = ["Figures"]
+
+_VERSION = 1
+_POSITIONS = 512
+_MOST_BLOCK = 16
+
+
+class Figures:
+    """Estimates, each following what it measures.
+
+    Attributes:
+        draft: seconds to draft a token.
+        rtt: seconds to the verifier and back, without queueing and computing there.
+        step: seconds of a target step, by draft tokens in it.
+        calibration: what confidence bytes are worth.
+        survival: how long paths live.
+    """
+
+    def __init__(self) -> None:
+        self.draft = Recent(9)
+        self.rtt = Recent(9)
+        self.step = StepTime()
+        self.calibration = Calibration()
+        self.survival = Survival()
+        self.hit_rate = 0.65
+        """The chance that a draft token not yet drafted is right, given that all before it are."""
+        self.divergence = 0.5
+        """The chance that a commit ends the path."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough to predict from; a round trip not measured yet counts as none."""
+        return self.draft.known and self.step.known
+
+    def dump(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON: an app that keeps it starts from it the next time."""
+        return {
+            "version": _VERSION,
+            "draft": self.draft.dump(),
+            "rtt": self.rtt.dump(),
+            "step": self.step.dump(),
+            "calibration": self.calibration.dump(),
+            "survival": self.survival.dump(),
+            "hit_rate": self.hit_rate,
+            "divergence": self.divergence,
+        }
+
+    @classmethod
+    def load(cls, dumped: Mapping[str, Any]) -> Self:
+        """What :meth:`dump` gave, of this version or another.
+
+        Raises:
+            InvalidParameterError: it is nothing that :meth:`dump` gives; start without it.
+        """
+        figures = cls()
+        try:
+            if dumped["version"] != _VERSION:
+                return figures  # what another version measured otherwise is not worth translating
+            figures.draft = Recent(values=_times(dumped["draft"]))
+            figures.rtt = Recent(values=_times(dumped["rtt"]))
+            figures.step = StepTime.load(_times(dumped["step"]["single"]), dumped["step"]["sums"])
+            figures.calibration = Calibration.load(dumped["calibration"])
+            figures.survival = Survival.load(dumped["survival"])
+            figures.hit_rate, figures.divergence = _share(dumped["hit_rate"]), _share(dumped["divergence"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidParameterError("figures", "are not what Figures.dump() gives; start without them") from error
+        return figures
+
+    def learn(self, round_: Round) -> None:
+        """Take what a commit tells."""
+        if round_.rtt is not None:
+            self.rtt.add(round_.rtt)
+        if round_.block is not None:
+            self.step.add(round_.block, round_.computed)
+        for offset, (byte, right) in enumerate(round_.tested):
+            self.calibration.record(byte, right)
+            self.survival.record(round_.depth + offset, right)
+            self.hit_rate = 0.95 * self.hit_rate + 0.05 * right
+        self.divergence = 0.95 * self.divergence + 0.05 * (not round_.kept)
+
+    def predicted_gain(self, *, doubt: float = 1.0) -> float:
+        """Speed with drafting over speed without, as the figures predict it; 1 while they are not known.
+
+        ``doubt`` scales the chance that a token is wrong: 0.5 asks what a stretch of surer text would bring.
+
+        Plays steps of a target that never waits, against a path drafted without pause that lives as
+        :attr:`survival` says. The same random numbers each time, so that only figures change the answer.
+        """
+        if not self.known:
+            return 1.0
+        draft, half = self.draft.median, self.rtt.median / 2
+        steps = [self.step.seconds(block) for block in range(_MOST_BLOCK + 1)]
+        wrong = [doubt * (1 - self.survival.hit(depth)) for depth in range(DEPTHS)]
+        chance = random.Random(1)
+        now = committed = 0.0
+        start, since = 0.0, half  # the path's first position, and when drafting it began
+        while committed < _POSITIONS:
+            drafted = start + max(0.0, (now - half - since) // draft) if draft > 0 else start + _MOST_BLOCK
+            block = int(min(max(0.0, drafted - committed), _MOST_BLOCK))
+            now += steps[block]
+            alive, tokens = True, 0
+            while alive and tokens <= block:
+                alive = chance.random() >= wrong[min(int(committed - start), DEPTHS - 1)]
+                committed += 1
+                tokens += 1
+            if not alive:
+                start, since = committed, now + half
+        return committed * steps[0] / now if now > 0 else 1.0
+
+
+def _times(values: Iterable[float]) -> list[float]:
+    times = [float(value) for value in values]
+    if not all(math.isfinite(value) and value >= 0 for value in times):
+        raise ValueError("not a time")
+    return times
+
+
+def _share(value: float) -> float:
+    if not 0.0 <= float(value) <= 1.0:
+        raise ValueError("not a share")
+    return float(value)

@@ -1,0 +1,80 @@
+"""What the controllers lose to the best fixed look-ahead in hindsight, on recorded text."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from draftwire.edge_client import regret
+from draftwire.edge_client.regret import Text, best_fixed, play, text_of
+from draftwire.edge_client.replay import Conditions, Playing
+from draftwire.edge_client.trace import Trace
+from draftwire.protocol.errors import InvalidParameterError
+
+TRACE = Path(__file__).parent / "demo_pair_trace.json"
+DELAYS = (0.005, 0.020, 0.055, 0.111, 0.150)
+PAIRS = {  # step, draft, and the share of a step that a further token costs
+    "this pair, bfloat16": (0.029, 0.007, 0.02),
+    "this pair, float32": (0.041, 0.007, 0.12),
+    "a slower target": (0.050, 0.008, 0.04),
+}
+
+
+def conditions(pair: str, delay: float) -> Conditions:
+    step, draft, slope = PAIRS[pair]
+    return Conditions(step=step, draft=draft, delay=delay, per_token=slope * step)
+
+
+def loss(text: Text, playing: Playing) -> float:
+    return play(text, "adaptive", playing).seconds / best_fixed(text, playing)[0] - 1
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_default_loses_at_most_two_percent(pair: str, temperature: float, delay: float) -> None:
+    assert loss(text_of(Trace.load(TRACE), temperature), conditions(pair, delay)) <= 0.02
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0025, 0.055), (0.02, 0.15), (0.15, 0.0025), (0.111, 0.02)])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_and_at_most_five_when_the_distance_changes(pair: str, before: float, after: float) -> None:
+    text = text_of(Trace.load(TRACE), 0.0)
+    middle = 0.35 * len(text.right) * PAIRS[pair][0]
+    assert loss(text, lambda now: conditions(pair, before if now < middle else after)) <= 0.05
+
+
+def _text(*stretches: tuple[int, float]) -> Text:
+    chance = random.Random(3)
+    right = [chance.random() < rate for count, rate in stretches for _ in range(count)]
+    return Text(tuple(right), tuple(6 if hit else 11 for hit in right))
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.parametrize(
+    "stretches", [((600, 0.85), (600, 0.2)), ((600, 0.2), (600, 0.85)), ((600, 0.0), (600, 0.85)), ((900, 0.4),)]
+)
+def test_and_when_the_acceptance_changes(stretches: tuple[tuple[int, float], ...], delay: float) -> None:
+    assert loss(_text(*stretches), conditions("this pair, bfloat16", delay)) <= 0.05
+
+
+def test_the_comparison_can_tell_controllers_apart() -> None:
+    """AIMD halves its look-ahead at each rejection, which real text does not deserve."""
+    text = text_of(Trace.load(TRACE), 0.0)
+    playing = conditions("this pair, bfloat16", 0.005)
+    best = best_fixed(text, playing)[0]
+    assert play(text, "aimd", playing).seconds / best - 1 > 0.05
+    assert best_fixed(text, playing, [1])[0] / best - 1 > 0.05
+
+
+def test_a_temperature_that_was_not_recorded() -> None:
+    with pytest.raises(InvalidParameterError, match=r"1.5 is not in the trace, which has \[0.0, 0.7\]"):
+        text_of(Trace.load(TRACE), 1.5)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert regret.main([str(TRACE), "--delays", "150", "--temperature", "0.7"]) == 0
+    assert "150 ms one way | best fixed" in capsys.readouterr().out
+    assert regret.main(["nowhere.json"]) == 1
+    assert "nowhere.json" in capsys.readouterr().err
