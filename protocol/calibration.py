@@ -19,7 +19,7 @@ _EDGES = (2, 5, 9, 15, 23, 33, 49)
 """First bytes of the bins after the first one: probabilities below 0.96, 0.84, 0.71, 0.55, 0.39, 0.25 and 0.12."""
 
 _CENTRES = (0, 3, 7, 12, 19, 28, 41, 80)
-_PRIOR_WEIGHT = 6.0
+_PRIOR_WEIGHT = 4.0
 _MEMORY = 0.985
 """What is left of a bin's past at each token in it: about the last 70 count."""
 

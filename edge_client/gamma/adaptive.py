@@ -14,11 +14,12 @@ A probe is also drafted where no token is worth it, so that better times are not
 from __future__ import annotations
 
 from .controller import Controller, Decision, Outlook, Round
+from .estimate import Recent
 from .figures import Figures
 
 __all__ = ["AdaptiveController"]
 
-_FLOOR = 0.02
+_FLOOR = 0.03
 """A token less likely than this is not worth the device's energy."""
 
 _DELAY_WEIGHT = 0.5
@@ -63,6 +64,7 @@ class AdaptiveController(Controller):
         self._probing = False
         self._probe_gap = _PROBE_EVERY
         self._heard: float | None = None
+        self._pace = Recent(9)
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -75,6 +77,8 @@ class AdaptiveController(Controller):
         self._figures.learn(round_)
         if any(right for _, right in round_.tested):
             self._probe_gap = _PROBE_EVERY
+        if self._heard is not None:
+            self._pace.add(round_.now - self._heard)
         self._heard = round_.now
         self._since_review += 1
         self._since_probe += 1
@@ -135,15 +139,14 @@ class AdaptiveController(Controller):
     def _may_wait(self, outlook: Outlook) -> bool:
         """Whether the next token can still be drafted and sent with these before the target's next step begins.
 
-        One frame for several tokens then costs no time. The verifier's steps follow one another, so their beginnings
-        are known from when a commit was heard.
+        One frame for several tokens then costs no time. Steps follow one another at the pace of the commits, so their
+        beginnings are known from when the last one was heard.
         """
-        figures = self._figures
-        step, draft = figures.step.seconds(), figures.draft.median
-        if self._heard is None or not figures.rtt.known or step < 2 * draft or outlook.unsent >= _MOST_GROUP:
+        figures, pace, draft = self._figures, self._pace.median, self._figures.draft.median
+        if self._heard is None or not figures.rtt.known or pace < 2 * draft or outlook.unsent >= _MOST_GROUP:
             return False
         since = outlook.now - (self._heard - figures.rtt.median)
-        left = step - since % step
+        left = pace - since % pace
         margin = _TIMER + 2 * figures.rtt.spread + 0.03 * since
         return draft + margin < left
 

@@ -20,6 +20,9 @@ from .survival import DEPTHS, Survival
 __all__ = ["Figures"]
 
 _VERSION = 1
+_FIRST_GUESS = 4
+"""Tokens that what is assumed of an unknown draft is worth."""
+
 _POSITIONS = 512
 _MOST_BLOCK = 16
 
@@ -41,6 +44,7 @@ class Figures:
         self.step = StepTime()
         self.calibration = Calibration()
         self.survival = Survival()
+        self._tested = 0
         self.hit_rate = 0.65
         """The chance that a draft token not yet drafted is right, given that all before it are."""
         self.divergence = 0.5
@@ -60,6 +64,7 @@ class Figures:
             "step": self.step.dump(),
             "calibration": self.calibration.dump(),
             "survival": self.survival.dump(),
+            "tested": self._tested,
             "hit_rate": self.hit_rate,
             "divergence": self.divergence,
         }
@@ -80,6 +85,7 @@ class Figures:
             figures.step = StepTime.load(_times(dumped["step"]["single"]), dumped["step"]["sums"])
             figures.calibration = Calibration.load(dumped["calibration"])
             figures.survival = Survival.load(dumped["survival"])
+            figures._tested = max(0, int(dumped["tested"]))
             figures.hit_rate, figures.divergence = _share(dumped["hit_rate"]), _share(dumped["divergence"])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidParameterError("figures", "are not what Figures.dump() gives; start without them") from error
@@ -94,7 +100,8 @@ class Figures:
         for offset, (byte, right) in enumerate(round_.tested):
             self.calibration.record(byte, right)
             self.survival.record(round_.depth + offset, right)
-            self.hit_rate = 0.95 * self.hit_rate + 0.05 * right
+            self._tested += 1
+            self.hit_rate += max(0.05, 1 / (self._tested + _FIRST_GUESS)) * (right - self.hit_rate)
         self.divergence = 0.95 * self.divergence + 0.05 * (not round_.kept)
 
     def predicted_gain(self, *, doubt: float = 1.0) -> float:

@@ -81,7 +81,7 @@ async def test_a_device_learns_from_its_own_streams_alone(right_draft: Path) -> 
             AsyncEdgeClient(verifier.url, draft=right_draft, threads=1) as other,
         ):
             await asyncio.gather(one.wait_for_draft(), other.wait_for_draft())
-            await one.generate(PROMPT, max_tokens=200)
+            await one.generate(PROMPT, max_tokens=60, controller="adaptive", policy="cost")
             assert one.figures.draft.known
             assert not other.figures.draft.known
             kept = json.loads(json.dumps(one.figures.dump()))

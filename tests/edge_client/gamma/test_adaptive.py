@@ -67,7 +67,8 @@ def test_the_slower_the_draft_the_more_a_token_must_promise() -> None:
 def test_tokens_that_catch_the_same_step_go_in_one_frame() -> None:
     """A commit heard at 100.0 with a round trip of 20 ms: steps begin as seen from here at 100.01, 100.04, ..."""
     controller = AdaptiveController(known(), most=48)
-    controller.committed(round_of(now=100.0))
+    for now in (99.94, 99.97, 100.0):
+        controller.committed(round_of(now=now))
     early = controller.decide(outlook([SURE], unsent=1, now=100.012))
     late = controller.decide(outlook([SURE, SURE], unsent=2, now=100.035))
     assert (early.draft, early.send) == (True, False)
@@ -78,7 +79,8 @@ def test_where_the_network_is_unsteady_each_token_goes_at_once() -> None:
     figures = known()
     figures.rtt.add(0.05)
     controller = AdaptiveController(figures, most=48)
-    controller.committed(round_of(now=100.0))
+    for now in (99.94, 99.97, 100.0):
+        controller.committed(round_of(now=now))
     assert controller.decide(outlook([SURE], unsent=1, now=100.012)).send
 
 
