@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+import socket as sockets
 from collections.abc import Callable
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
@@ -22,6 +24,8 @@ __all__ = ["VerifierServer"]
 logger = logging.getLogger(__name__)
 
 _GRACE = 64 * 1024
+_SEND_BUFFER = 32 * 1024
+"""Bytes of a socket's commits that the kernel may hold: thousands of them, where a step makes one of ten bytes."""
 _REQUEST_SECONDS = 1.0
 """How long plain requests have to end in a shutdown; by then clients have been told, and their sockets closed."""
 
@@ -197,6 +201,7 @@ class _Socket:
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         self._socket = socket
         self._transport = transport
+        _limit_buffer(transport)
 
     async def send(self, frame: bytes) -> None:
         await self._socket.send_bytes(frame)
@@ -211,3 +216,11 @@ class _Socket:
     def abort(self) -> None:
         if isinstance(self._transport, asyncio.WriteTransport):
             self._transport.abort()
+
+
+def _limit_buffer(transport: asyncio.BaseTransport | None) -> None:
+    """Keep the kernel from taking megabytes for a reader that has stalled: it is noticed the later for it."""
+    raw = transport.get_extra_info("socket") if transport is not None else None
+    if raw is not None:
+        with contextlib.suppress(OSError):
+            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)

@@ -25,6 +25,9 @@ _FLOOR = 0.03
 _DELAY_WEIGHT = 0.5
 """Of a second by which a path starts later, at most about half is lost: the target runs ahead meanwhile."""
 
+_VERIFIED = 0.85
+"""The share of tokens that are verified without a round trip; the longer they travel, the likelier they arrive dead."""
+
 _ON, _OFF = 1.01, 1.003
 """Predicted gains on surer text at which drafting begins again and ends; between them things stay as they are."""
 
@@ -129,12 +132,16 @@ class AdaptiveController(Controller):
         return chance
 
     def _price(self) -> float:
-        """What drafting a token costs, in steps of the target: half its time, if a commit ends the path meanwhile."""
+        """What drafting a token costs, in steps of the target.
+
+        Half its drafting time, if a commit ends the path meanwhile; and the time it takes to verify.
+        """
         draft, step = self._figures.draft.median, self._figures.step.seconds()
         if step <= 0.0:
             return 0.0
         ended = min(1.0, draft / step) * self._figures.divergence
-        return _DELAY_WEIGHT * ended * (draft / 2) / step
+        verified = _VERIFIED * step / (step + self._figures.rtt.median)
+        return _DELAY_WEIGHT * ended * (draft / 2) / step + verified * self._figures.step.slope / step
 
     def _may_wait(self, outlook: Outlook) -> bool:
         """Whether the next token can still be drafted and sent with these before the target's next step begins.

@@ -100,7 +100,8 @@ async def test_a_client_that_does_not_read_loses_its_streams_and_no_one_else_not
     target.let_go()
     async with running_verifier(target) as verifier, honest_stream(verifier):
         client = await stalled_reader(verifier)
-        await target.until(lambda: len(target.closed) == STREAMS + 1)
+        # It may be cut off before its last OPEN is read; every stream that was opened must end.
+        await target.until(lambda: target.opened > 1 and len(target.closed) == target.opened)
     client.close()
 
 
