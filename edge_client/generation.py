@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..protocol.acceptance import Proposal
+from ..protocol.clock import CLOCK_UNIT, clock_now, rtt_seconds
 from ..protocol.errors import IllegalMessageError
 from ..protocol.messages import Commit, Draft
 from ..protocol.path import Path
-from .gamma.controller import Outlook
+from .gamma.controller import Outlook, Round
 
-__all__ = ["Committed", "Generation"]
+__all__ = ["Committed", "Generation", "round_of"]
 
 _FRAMES_REMEMBERED = 64
 
@@ -235,6 +236,24 @@ class Generation:
         self._promised = False
         self._sent_at.clear()
         self._arrived = 0
+
+
+def round_of(commit: Commit, committed: Committed, *, now: float) -> Round:
+    """What a controller is told of a commit that arrived at ``now`` (monotonic seconds)."""
+    rtt = None
+    if commit.echo is not None:
+        rtt = rtt_seconds(clock_now(now), commit.echo, commit.queued, commit.computed)
+    return Round(
+        now=now,
+        tokens=len(committed.token_ids),
+        tested=committed.tested,
+        depth=committed.depth,
+        kept=committed.kept,
+        block=committed.block,
+        rtt=rtt,
+        queued=commit.queued * CLOCK_UNIT,
+        computed=commit.computed * CLOCK_UNIT,
+    )
 
 
 def _until_wrong(tested: Iterable[tuple[int, bool]]) -> Iterator[tuple[int, bool]]:

@@ -14,11 +14,11 @@ from itertools import count
 from typing import TypeAlias
 
 from ..protocol.acceptance import Proposal
-from ..protocol.clock import clock_duration, clock_now, rtt_seconds
-from ..protocol.messages import CLOCK_UNIT, Commit, Draft
+from ..protocol.clock import clock_duration, clock_now
+from ..protocol.messages import Commit, Draft
 from ..protocol.path import Path
-from .gamma.controller import Controller, Round
-from .generation import Generation
+from .gamma.controller import Controller
+from .generation import Generation, round_of
 
 __all__ = ["Conditions", "Playing", "Replayed", "replay"]
 
@@ -146,22 +146,7 @@ class _Replay:
 
     def _hear(self, commit: Commit) -> None:
         committed = self._generation.apply(commit)
-        rtt = None
-        if commit.echo is not None:
-            rtt = rtt_seconds(clock_now(self._now), commit.echo, commit.queued, commit.computed)
-        self._controller.committed(
-            Round(
-                now=self._now,
-                tokens=len(committed.token_ids),
-                tested=committed.tested,
-                depth=committed.depth,
-                kept=committed.kept,
-                block=committed.block,
-                rtt=rtt,
-                queued=commit.queued * CLOCK_UNIT,
-                computed=commit.computed * CLOCK_UNIT,
-            )
-        )
+        self._controller.committed(round_of(commit, committed, now=self._now))
         self._act()
 
     # --- the verifier -------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from ..protocol.clock import CLOCK_UNIT, clock_now, rtt_seconds
 from ..protocol.errors import DraftwireError, UnknownPrefixError, VerifierError
 from ..protocol.messages import Cancel, Commit, Draft, End, EndReason, Error, Open, Opened, Prefix
 from .connection import Channel, VerifierConnection, stream_error
@@ -21,7 +20,7 @@ from .events import Degraded, Event, Finished, FinishReason, Result, RoundComple
 from .gamma.choice import make_controller
 from .gamma.controller import Round
 from .gamma.figures import Figures
-from .generation import Committed, Generation
+from .generation import Committed, Generation, round_of
 from .options import GenerationOptions
 from .prompt import Vocabulary
 from .proposer import Proposer
@@ -261,7 +260,7 @@ class AsyncStream:
                         continue
                     case Commit():
                         committed = generation.apply(message)
-                        round_ = _round(message, committed)
+                        round_ = round_of(message, committed, now=time.monotonic())
                         if loop is not None:
                             loop.committed(round_)
                         self._record(message, committed, round_)
@@ -338,25 +337,6 @@ class AsyncStream:
             prompt_tokens=generation.prompt_length if generation is not None else 0,
             stats=self._stats,
         )
-
-
-def _round(commit: Commit, committed: Committed) -> Round:
-    """A commit that has just arrived."""
-    now = time.monotonic()
-    rtt = None
-    if commit.echo is not None:
-        rtt = rtt_seconds(clock_now(now), commit.echo, commit.queued, commit.computed)
-    return Round(
-        now=now,
-        tokens=len(committed.token_ids),
-        tested=committed.tested,
-        depth=committed.depth,
-        kept=committed.kept,
-        block=committed.block,
-        rtt=rtt,
-        queued=commit.queued * CLOCK_UNIT,
-        computed=commit.computed * CLOCK_UNIT,
-    )
 
 
 async def _end(task: asyncio.Task[None]) -> None:

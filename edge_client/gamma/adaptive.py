@@ -5,8 +5,9 @@ many tokens a round" but "is the next one worth drafting": it gains a step of th
 costs the time by which a new path would start later, should the commit that ends this one arrive meanwhile.
 
     state      drafts                                    leaves it
-    drafting   while the next token is worth it          when even on surer text drafting would gain nothing
-    resting    a probe of a few tokens, now and then     when on surer text it would gain something
+    drafting   while the next token is worth it          when even on surer text drafting would gain nothing; under the
+                                                         cost policy, when next to no token is right
+    resting    a probe of a few tokens, now and then     when that has changed
 
 A probe is also drafted where no token is worth it, so that better times are noticed.
 """
@@ -30,6 +31,9 @@ _VERIFIED = 0.85
 
 _ON, _OFF = 1.01, 1.003
 """Predicted gains on surer text at which drafting begins again and ends; between them things stay as they are."""
+
+_PASSES_ON, _PASSES_OFF = 0.2, 0.1
+"""Shares of right tokens at which, under the cost policy, drafting begins again and ends."""
 
 _SURER_TEXT = 0.5
 """Half as many wrong tokens: text has sure stretches, and where the network is slow all gain comes from them."""
@@ -90,7 +94,9 @@ class AdaptiveController(Controller):
 
     def _review(self) -> None:
         self._since_review = 0
-        if self._figures.known:
+        if self._saves_passes:  # a slow draft saves passes as well; one that is never right does not
+            self._resting = self._figures.hit_rate < (_PASSES_ON if self._resting else _PASSES_OFF)
+        elif self._figures.known:
             gain = self._figures.predicted_gain(doubt=_SURER_TEXT)
             self._resting = gain < (_ON if self._resting else _OFF)
 
@@ -99,7 +105,7 @@ class AdaptiveController(Controller):
     def decide(self, outlook: Outlook) -> Decision:
         """See :class:`Controller`."""
         if not outlook.ahead:
-            self._probing = self._resting or not self._worth_drafting(outlook)
+            self._probing = self._resting or not (self._saves_passes or self._worth_drafting(outlook))
         if self._probing:
             return self._probe(outlook)
         if self._saves_passes:
