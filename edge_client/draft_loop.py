@@ -93,7 +93,7 @@ class DraftLoop:
             await asyncio.sleep(_PAUSE_SECONDS)
         elif decision.draft:
             await self._draft(drafter)
-        elif not decision.send:
+        elif not decision.send:  # otherwise the controller decides anew, with nothing unsent
             await self._transmit(continues=False)  # only where more was promised
             if decision.rests:
                 await self._rest()

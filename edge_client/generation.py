@@ -75,13 +75,13 @@ class Generation:
         self._stop_ids = frozenset(stop_ids)
         self._most_ahead = most_ahead
         self._by_rejection = by_rejection
-        self._confidences: list[int] = []
-        self._sent = 0
-        self._known = False  # the verifier has heard of this path
-        self._promised = False
-        self._resting = False
+        self._confidences: list[int] = []  # of the path's proposals
+        self._sent = 0  # so many of them have been sent
+        self._announced = False  # the verifier has heard of the path
+        self._promised = False  # its last frame said that more would follow
+        self._resting = False  # the verifier was told that nothing is drafted for now, whatever the path
+        self._arrived = 0  # an echo has proved that the path had arrived up to this position
         self._sent_at: deque[tuple[int, int]] = deque(maxlen=_FRAMES_REMEMBERED)
-        self._arrived = 0
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -140,9 +140,10 @@ class Generation:
             continues=continues,
             sparse_q=tuple(p.q for p in proposals if p.q is not None) if self._by_rejection else None,
         )
-        self.paths += not self._sent
+        if not self._sent:
+            self.paths += 1
         self._sent = len(self.path.proposals)
-        self._known = True
+        self._announced = True
         self._promised = continues
         self._resting = self._resting and not proposals
         self._sent_at.append((sent_at, self.path.end))
@@ -152,7 +153,7 @@ class Generation:
         """An empty DRAFT frame that says that nothing will be drafted for now; None where that was said already."""
         if self._resting or self._sent < len(self.path.proposals):
             return None
-        self._known = self._resting = True
+        self._announced = self._resting = True
         self._promised = False
         return Draft(
             stream=self.stream,
@@ -177,14 +178,14 @@ class Generation:
         guessed = [offset < len(ahead) and ahead[offset] == token for offset, token in enumerate(tokens)]
         block = self._verified(commit, position)
         depth = position - self.path.start
-        bytes_ahead = self._confidences[depth : depth + len(tokens)]
+        confidences = self._confidences[depth : depth + len(tokens)]
         self.sequence.extend(tokens)
         kept = self.path.settle(position, tokens) and self.path.end >= len(self.sequence)
         if not kept:
             self._restart()
-        elif not self._known:
+        elif not self._announced:
             self._trim()
-        tested = tuple(_until_wrong(zip(bytes_ahead, guessed, strict=False)))
+        tested = tuple(_until_wrong(zip(confidences, guessed, strict=False)))
         return Committed(tuple(tokens), tuple(guessed), tested, depth, kept, block)
 
     def _verified(self, commit: Commit, position: int) -> int | None:
@@ -229,10 +230,10 @@ class Generation:
 
     def _restart(self) -> None:
         """Start a new path at the committed end; an unused path is moved instead, as nobody has heard of its id."""
-        self.path = Path(self.path.id + self._known, len(self.sequence))
+        self.path = Path(self.path.id + self._announced, len(self.sequence))
         self._confidences = []
         self._sent = 0
-        self._known = False
+        self._announced = False
         self._promised = False
         self._sent_at.clear()
         self._arrived = 0

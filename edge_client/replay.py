@@ -120,10 +120,15 @@ class _Replay:
             if decision.draft:
                 self._draft()
             elif not decision.send:
+                self._send(continues=False)  # only where more was promised
+                if decision.rests:
+                    self._carry_frame(self._generation.take_rest(sent_at=clock_now(self._now)))
                 return
 
     def _send(self, *, continues: bool) -> None:
-        frame = self._generation.take_frame(sent_at=clock_now(self._now), continues=continues)
+        self._carry_frame(self._generation.take_frame(sent_at=clock_now(self._now), continues=continues))
+
+    def _carry_frame(self, frame: Draft | None) -> None:
         if frame is not None:
             self._frames += 1
             self._carry(0, lambda: self._arrive(frame))
@@ -185,6 +190,7 @@ class _Verifier:
         self._path, self._start, self._tokens = 0, 1, list[int]()
         self._alive = False
         self._continues = False
+        self._rests = False
         self._echo: tuple[int, float] | None = None
         self._step_echo: tuple[int, float] | None = None
 
@@ -203,6 +209,7 @@ class _Verifier:
             self._tokens.extend(frame.token_ids)
             self._settle()
         self._continues = frame.continues
+        self._rests = not frame.continues and not frame.token_ids
         self._echo = (frame.sent_at, now)
 
     def _settle(self) -> None:
@@ -212,7 +219,7 @@ class _Verifier:
 
     def ready(self, most: int) -> bool:
         left = self._total - self.length - 1
-        return left == 0 or (self._held > 0 and (not self._continues or self._held >= min(most, left)))
+        return left == 0 or self._rests or (self._held > 0 and (not self._continues or self._held >= min(most, left)))
 
     def begin(self, most: int) -> int:
         self._step_echo, self._echo = self._echo, None

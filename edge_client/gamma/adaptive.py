@@ -1,8 +1,8 @@
 """The default controller: weighs each next token by what it can gain, with what this device has measured.
 
-The verifier never waits under the latency policy, so drafting costs it next to nothing, and the question is not "how
-many tokens a round" but "is the next one worth drafting": it gains a step of the target if the path lives to it, and
-costs the time by which a new path would start later, should the commit that ends this one arrive meanwhile.
+The verifier does not wait under the latency policy, so the question is not "how many tokens a round" but "is the next
+one worth drafting". It gains a step of the target if the path lives to it. It costs the time by which a new path would
+start later, should the commit that ends this one arrive meanwhile, and the time that the target takes to verify it.
 
     state      drafts                                    leaves it
     drafting   while the next token is worth it          when even on surer text drafting would gain nothing; under the
@@ -13,6 +13,9 @@ A probe is also drafted where no token is worth it, so that better times are not
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 from .controller import Controller, Decision, Outlook, Round
 from .estimate import Recent
@@ -27,7 +30,9 @@ _DELAY_WEIGHT = 0.5
 """Of a second by which a path starts later, at most about half is lost: the target runs ahead meanwhile."""
 
 _VERIFIED = 0.85
-"""The share of tokens that are verified without a round trip; the longer they travel, the likelier they arrive dead."""
+"""Share of the tokens sent that the target computes where the round trip is 0. It falls as the round trip grows: more
+of them arrive on a path that is dead by then.
+"""
 
 _ON, _OFF = 1.01, 1.003
 """Predicted gains on surer text at which drafting begins again and ends; between them things stay as they are."""
@@ -47,9 +52,17 @@ _PROBE = 3
 _PROBE_EVERY, _PROBE_SELDOM = 8, 32
 """Commits from one probe to the next: at first, and after many that found nothing."""
 
-_MOST_GROUP = 8
+_MOST_GROUP, _MOST_COST_GROUP = 8, 16
+"""Tokens of a frame; under the cost policy of a group, which is what a verifier takes in one step."""
+
+_UNKNOWN_SHARE, _MOST_SHARE = 0.25, 0.9
+"""Under the cost policy, drafting time of a token in steps of the target: before both are known, and at most."""
+
+_TOO_DOUBTFUL = 0.1
+"""Under the cost policy, what lies behind sent tokens less likely than this is not drafted before they are answered."""
+
 _TIMER = 0.0015
-"""What timers and handing over between threads may take, in seconds."""
+"""Seconds that timers and handing over between threads may take."""
 
 
 class AdaptiveController(Controller):
@@ -104,7 +117,7 @@ class AdaptiveController(Controller):
 
     def decide(self, outlook: Outlook) -> Decision:
         """See :class:`Controller`."""
-        if not outlook.ahead:
+        if not outlook.ahead:  # a path ends as it began: what is decided here holds for all of it
             self._probing = self._resting or not (self._saves_passes or self._worth_drafting(outlook))
         if self._probing:
             return self._probe(outlook)
@@ -128,19 +141,20 @@ class AdaptiveController(Controller):
     def _worth_drafting(self, outlook: Outlook) -> bool:
         if outlook.room <= 0 or len(outlook.ahead) >= self._most:
             return False
-        return self._next_survival(outlook) > max(_FLOOR, self._price())
+        return self._next_survival(outlook.ahead) > max(_FLOOR, self._price())
 
-    def _next_survival(self, outlook: Outlook) -> float:
-        """The chance that the next token, not yet drafted, is right and everything before it."""
-        chance = self._figures.hit_rate
-        for byte in outlook.ahead:
-            chance *= self._figures.calibration.probability(byte)
-        return chance
+    def _next_survival(self, ahead: Sequence[int]) -> float:
+        """The chance that a token not yet drafted is right, and all of ``ahead`` before it."""
+        return self._figures.hit_rate * self._all_right(ahead)
+
+    def _all_right(self, confidences: Sequence[int]) -> float:
+        return math.prod(map(self._figures.calibration.probability, confidences))
 
     def _price(self) -> float:
         """What drafting a token costs, in steps of the target.
 
-        Half its drafting time, if a commit ends the path meanwhile; and the time it takes to verify.
+        Of the half of its drafting time that a new path would wait on average, what is lost of it; and the time it
+        takes to verify.
         """
         draft, step = self._figures.draft.median, self._figures.step.seconds()
         if step <= 0.0:
@@ -172,16 +186,10 @@ class AdaptiveController(Controller):
         if it survives. Beyond the group drafting goes on, for the next.
         """
         draft, step = self._figures.draft.median, self._figures.step.seconds()
-        share = min(draft / step, 0.9) if step > 0 else 0.25
-        before = outlook.ahead[: len(outlook.ahead) - outlook.unsent]
-        group = outlook.ahead[len(before) :]
-        chance = self._figures.hit_rate
-        for byte in group:
-            chance *= self._figures.calibration.probability(byte)
+        share = min(draft / step, _MOST_SHARE) if step > 0 else _UNKNOWN_SHARE
+        sent = len(outlook.ahead) - outlook.unsent
+        group = outlook.ahead[sent:]
         more = outlook.room > 0 and len(outlook.ahead) < self._most
-        if len(group) and (not more or chance < share or len(group) >= 2 * _MOST_GROUP):
+        if group and (not more or len(group) >= _MOST_COST_GROUP or self._next_survival(group) < share):
             return Decision(draft=False, send=True, continues=False)
-        reached = 1.0
-        for byte in before:
-            reached *= self._figures.calibration.probability(byte)
-        return Decision(draft=more and reached > 0.1, send=False)
+        return Decision(draft=more and self._all_right(outlook.ahead[:sent]) > _TOO_DOUBTFUL, send=False)

@@ -32,13 +32,15 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do now.
+    """What to do now: send, draft, both in this order, or wait for a commit.
+
+    After sending without drafting the controller is asked again.
 
     Attributes:
         draft: draft the next token of the path.
         send: send every token not sent yet.
-        continues: more of this path will follow before a commit is heard; goes with ``send``.
-        rests: nothing will be drafted for now, and a verifier that waits for drafts should know.
+        continues: with ``send``: more of this path will follow before a commit is heard.
+        rests: with neither: nothing will be drafted for now, and a verifier that waits for drafts should know.
     """
 
     draft: bool

@@ -28,7 +28,7 @@ _MOST_BLOCK = 16
 
 
 class Figures:
-    """Estimates, each following what it measures.
+    """Estimates, each following what it measures: times by medians, shares by averages that forget.
 
     Attributes:
         draft: seconds to draft a token.

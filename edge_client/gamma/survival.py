@@ -53,12 +53,3 @@ class Survival:
         depth = min(depth, DEPTHS - 1)
         low, high = (depth, depth + 1) if depth == 0 else (max(1, depth - 2), min(DEPTHS, depth + 3))
         return sum(self._right[low:high]) / sum(self._tested[low:high])
-
-    def curve(self, length: int) -> list[float]:
-        """Chance that a path is right up to and including its k-th token, k = 0 .. length - 1."""
-        curve: list[float] = []
-        chance = 1.0
-        for depth in range(length):
-            chance *= self.hit(depth)
-            curve.append(chance)
-        return curve
