@@ -63,7 +63,7 @@ class VerifierStream:
     ``resting``: the client has said that it drafts no more for now; its next draft token says that it does.
 
     For the scheduler: ``rhythm`` and ``odds`` are what was learned of the client's drafts, ``held`` says that the
-    stream was made to wait since the last frame or step, ``misses`` how often in a row it did so in vain.
+    stream was made to wait since the last usable frame or step, ``misses`` how often in a row it did so in vain.
     """
 
     slot: int
@@ -127,8 +127,8 @@ class VerifierStream:
         self.continues = draft.continues
         self.resting = not draft.continues and not draft.token_ids
         self.arrival = Arrival(draft.sent_at, now)
-        self.held = False
-        if path.alive and path.end > len(self.sequence):
+        if path.alive and path.end > len(self.sequence):  # of use; any other frame leaves a wait as it was
+            self.held = False
             self.misses = 0
 
     def _keep_time(self, draft: Draft, begins: bool, now: float) -> None:

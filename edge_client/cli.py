@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end an answer
     try:
         status = int(parsed.run(parsed))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before we began
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         return 130

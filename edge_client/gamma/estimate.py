@@ -81,7 +81,8 @@ class StepTime:
         step = cls()
         step._single = Recent(15, single)
         step._weight, step._x, step._y, step._xx, step._xy = values = [float(value) for value in sums]
-        if not all(math.isfinite(value) and value >= 0 for value in values):
+        whole = all(math.isfinite(value) and value >= 0 for value in values)
+        if not whole or 0 < step._weight < 1 or not math.isfinite(step.seconds(1)):  # a step weighs 1 at first
             raise ValueError("not the sums of a step time")
         return step
 

@@ -87,7 +87,7 @@ class Figures:
             figures.survival = Survival.load(dumped["survival"])
             figures._tested = max(0, int(dumped["tested"]))
             figures.hit_rate, figures.divergence = _share(dumped["hit_rate"]), _share(dumped["divergence"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidParameterError("figures", "are not what Figures.dump() gives; start without them") from error
         return figures
 

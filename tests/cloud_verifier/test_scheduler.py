@@ -402,3 +402,23 @@ def test_a_client_that_rests_is_not_waited_for_until_it_drafts_again() -> None:
     send(stream, 4, path=2)
     stream.commit(Verdict((4, 5), 1), stream.proposed(), started=10.0, ended=10.0)
     assert not Scheduler().plan([stream], now=10.0).work
+
+
+@pytest.mark.parametrize("tokens", [(), (7,)])
+def test_frames_of_no_use_do_not_keep_a_stream_waiting(tokens: tuple[int, ...]) -> None:
+    """Empty ones, and tokens that are committed already, come at every step while another stream runs."""
+    waiting, other = stream_of(1, policy=Policy.COST, prompt=2), stream_of(2)
+    scheduler, now, advanced = scheduler_of(), 10.0, 0
+    for step in range(400):
+        plan = scheduler.plan([waiting, other], now=now)
+        for work in plan.work:
+            work.stream.commit(Verdict((3,), 0), [], started=now, ended=now + 0.03)
+            work.stream.remaining += 1
+            advanced += work.stream is waiting
+        now += 0.03
+        late = Draft(
+            stream=1, path=step + 1, start=len(waiting.sequence) - len(tokens), token_ids=tokens,
+            confidences=(10,) * len(tokens), sent_at=0, continues=not tokens,
+        )  # fmt: skip
+        waiting.take_draft(late, now=now, max_backlog=64)
+    assert advanced > 300

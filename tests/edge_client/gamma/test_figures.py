@@ -112,7 +112,9 @@ def test_figures_can_be_kept() -> None:
     [
         {}, {"version": 1}, {"draft": [-1.0]}, {"draft": ["x"]}, {"rtt": None}, {"step": {"single": [], "sums": [1.0]}},
         {"step": {"single": [], "sums": [float("nan")] * 5}}, {"calibration": [[2.0, 1.0]] * 8}, {"calibration": []},
-        {"survival": [[1.0, 0.0]] * 32}, {"hit_rate": 1.5}, {"divergence": "often"},
+        {"survival": [[1.0, 0.0]] * 32}, {"hit_rate": 1.5}, {"tested": float("inf")}, {"hit_rate": 10**400},
+        {"draft": [10**400]},
+        {"step": {"single": [0.03], "sums": [5e-324, 0.0, 0.03, 0.0, 0.0]}}, {"divergence": "often"},
     ],
 )  # fmt: skip
 def test_figures_that_are_none_are_refused(broken: dict[str, Any]) -> None:
