@@ -41,6 +41,9 @@ WELL_TRAINED = 0.85
 FAST_STEP = 0.015
 """Above 65 tokens a second nobody reads along, and few devices draft a token in much less time."""
 
+SLOWER = 0.95
+"""Speed over cloud-only below which it is told that a draft slows answers down, not just that it does not pay."""
+
 HARDLY_PAYS = 1.15
 """Speed over cloud-only that is not worth an installation of a draft."""
 
@@ -63,7 +66,7 @@ SLOW_FRAMES, SLOW_FRAMES_LEAST = 1.5, 0.010
 """Round trip of frames over that of pings, and seconds between them, from which something holds frames back."""
 
 DEAR_TOKEN = 0.1
-"""Share of a step that one more draft token in it costs: 0.04 is usual on CPUs in bfloat16, 0.08 in float32."""
+"""Share of a step that one more draft token in it costs: 0.02 is usual on CPUs in bfloat16, 0.12 in float32."""
 
 SHARED_VERIFIER = 1.5
 """A slow target step over a usual one: steps over one token are alike unless other streams share them."""
@@ -111,7 +114,8 @@ def _verdict(measured: Measured, warned: bool) -> Advice | None:
     gain = min(measured.draft.ratio, here.run_ahead)
     basis = f"measured {measured.draft.ratio:.2f}x over {measured.tokens} tokens, predicted {here.run_ahead:.2f}x"
     if gain < PAYS:
-        return Advice("warning", f"this draft hardly pays here: expect about {gain:.1f}x ({basis})", _why_not(warned))
+        what = "drafting slows answers down here" if gain < SLOWER else "this draft hardly pays here"
+        return Advice("warning", f"{what}: expect about {gain:.1f}x ({basis})", _why_not(warned))
     action = "the lines below say what would bring more" if warned else "nothing needs to change"
     return Advice("fine", f"expect about {gain:.1f}x the speed of cloud-only ({basis})", action)
 
@@ -255,7 +259,7 @@ def _busy(measured: Measured) -> Advice | None:
         return None
     here, undisturbed = forecast(measured), forecast(measured, draft=draft.alone)
     gains = here is not None and undisturbed is not None and undisturbed.run_ahead > PAYS * here.run_ahead
-    brings = f"; undisturbed it would bring about {_speed(undisturbed)}, not {_speed(here)}" if gains else ""
+    brings = f"; undisturbed it would bring about {_speed(undisturbed)}" if gains else ""
     leave = (
         f"give drafting fewer threads than {draft.threads}" if draft.threads > 1 else "leave drafting a core of its own"
     )
@@ -277,10 +281,12 @@ def _far(measured: Measured) -> Advice | None:
     finding = f"the round trip decides: {_ms(measured.rtt)} is {steps:.1f} target steps of {_ms(measured.step)}"
     if here is None:
         return Advice("note", finding, "without a draft that delays the first token alone; a nearer region helps there")
-    near = forecast(measured, rtt=min(NEARER, measured.rtt / 2))
+    nearest = min(NEARER, measured.rtt / 2)
+    near = forecast(measured, rtt=nearest)
     gains = here.run_ahead - 1
     still = f"a draft still gains about {gains:.0%}" if here.run_ahead >= PAYS else "a draft gains next to nothing here"
-    nearer = f"; a nearer region would bring about {_speed(near)} at {_ms(near.rtt)}" if near is not None else ""
+    helps = near is not None and near.run_ahead > here.run_ahead
+    nearer = f"; a nearer region would bring about {_speed(near)} at {_ms(nearest)}" if helps else ""
     return Advice(
         "warning",
         finding,
@@ -296,8 +302,8 @@ def _jitter(measured: Measured) -> Advice | None:
     costs = f" ({_speed(slow)} when it is slow, {_speed(forecast(measured))} else)" if slow is not None else ""
     return Advice(
         "warning",
-        f"the network is unsteady: a round trip is {_ms(measured.rtt)}, but one in ten takes {_ms(measured.jitter)} "
-        "more",
+        f"the network is unsteady: a round trip is {_ms(measured.rtt)}, but one in ten takes at least "
+        f"{_ms(measured.jitter)} more",
         f"use a wired or less busy network; late drafts cost speed{costs}, never text",
     )
 
@@ -322,8 +328,9 @@ def _dear_steps(measured: Measured) -> Advice | None:
         return None
     return Advice(
         "note",
-        f"drafts make the target's steps long: each token in a step costs {measured.slope:.0%} of a step more",
-        "serve the target in bfloat16, or with more threads; or see what else keeps the verifier's machine busy",
+        f"drafts make the target's steps long: each draft token in a step costs {measured.slope:.0%} of a step more",
+        "if the target is not in bfloat16 yet, serve it so, or with more threads; or see what else keeps the "
+        "verifier's machine busy",
     )
 
 

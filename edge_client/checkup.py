@@ -44,8 +44,6 @@ _BUDGET, _BUDGET_QUICK = 14.0, 4.0
 _QUICK_SAMPLES = 2
 _WARM_UP = 4
 _PINGS, _PINGS_LEAST, _PING_SECONDS = 20, 5, 2.0
-_STEEPEST = 0.2
-"""A draft token in a step costs at most a fifth of the step: what looks like more is a machine that was busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +276,7 @@ class Checkup:
         if with_drafts is None:
             return 0.0
         seconds, tokens = with_drafts
-        return min(max((seconds / step - 1) / tokens, 0.0), _STEEPEST)
+        return max((seconds / step - 1) / tokens, 0.0)
 
     def _draft_measured(self) -> DraftMeasured | None:
         drafted = [sample.drafted.stats for sample in self.samples if sample.drafted is not None]

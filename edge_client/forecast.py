@@ -5,12 +5,11 @@ No I/O: :class:`Measured` is what a check-up found; the rest follows from it by 
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Literal, TypeAlias
 
 from .prediction import Discipline, Prediction, predict
@@ -19,11 +18,13 @@ __all__ = [
     "ANSWER",
     "DISTANCES",
     "PAYS",
+    "STEEPEST",
     "DraftFault",
     "DraftMeasured",
     "Forecast",
     "Measured",
     "forecast",
+    "forecasts",
     "typical_rights",
 ]
 
@@ -35,6 +36,20 @@ PAYS = 1.05
 
 ANSWER = 128
 """Tokens of the answer that is predicted: in a shorter one the first round trip weighs more than it usually does."""
+
+STEEPEST = 1.0
+"""Most that a draft token in a step is taken to cost, in steps: what looks like more is a machine that was busy."""
+
+_PHASES = (-0.4, -0.2, 0.0, 0.2, 0.4)
+"""Parts of a step by which the round trip is varied. Real drafts come now a little sooner, now a little later; of one
+fixed round trip it would be chance whether each just misses a step or just makes it."""
+
+_ELSEWHERE = 0.382
+"""Part of a sample by which each repeat is shifted: the golden section's, so that all shifts differ."""
+
+_BLOCKS = (16, 4, 2, 1)
+"""Most draft tokens in a step, of which the best is taken: the verifier leaves those out that cost more than they
+bring."""
 
 DraftFault: TypeAlias = Literal["mismatch", "unreadable", "failing"]
 """Another vocabulary; no usable bundle; a model that does not load or run."""
@@ -88,7 +103,7 @@ class Measured:
         rtt: median round trip of pings.
         jitter: by how much one ping in ten is slower than that, or more.
         step, step_high: the target's step over one token, median and 90th percentile.
-        slope: extra share of a step for each draft token in it.
+        slope: extra share of a step for each draft token in it, as measured, however large.
         rate: cloud-only tokens a second.
         tokens: how many the answers had, one kind of answer.
         draft: None where none is in use.
@@ -143,37 +158,122 @@ def forecast(
         rtt: seconds, instead of the measured ones.
         draft: seconds of a drafted token, instead of the measured ones.
         rights: where the draft is right in each text, instead of in the samples.
-        answer: least tokens of the answer; samples that are shorter are repeated.
+        answer: least tokens of the answer; samples that are shorter are continued with the others.
 
     Returns:
         None where there is no draft and ``draft`` or ``rights`` is not given. The speed without a draft is a token a
-        step, but never more than was measured.
+        step, but never more than was measured. With run-ahead the speed is never below that: drafts that cost more
+        than they bring are left out.
     """
     known = measured.draft
     draft = known.streaming if draft is None and known is not None else draft
     rights = known.rights.values() if rights is None and known is not None else rights
     if draft is None or rights is None:
         return None
+    pair = _Pair(step=measured.step, draft=draft, slope=min(measured.slope, STEEPEST))
     rtt = measured.rtt if rtt is None else rtt
-    texts = [list(right) * max(1, math.ceil(answer / len(right))) for right in rights]
-
-    timed = partial(predict, step=measured.step, draft=draft, rtt=rtt, slope=measured.slope)
-
-    def speeds(mode: Discipline) -> list[Prediction]:
-        return [timed(text, mode=mode) for text in texts]
+    texts = _texts(list(rights), answer)
 
     def ratio(predictions: list[Prediction]) -> float:
         return statistics.geometric_mean(measured.step / each.seconds_per_token for each in predictions)
 
-    run_ahead = speeds("run_ahead")
+    run_ahead = [min(pair.continuous(text, "run_ahead", rtt), pair.plain, key=_seconds) for text in texts]
     return Forecast(
         rtt=rtt,
         cloud_only=min(1 / measured.step, measured.rate),
         run_ahead=ratio(run_ahead),
-        waiting=ratio(speeds("waiting")),
-        serial=ratio(speeds("serial")),
+        waiting=ratio([pair.continuous(text, "waiting", rtt) for text in texts]),
+        serial=ratio([pair.serial(text, rtt) for text in texts]),
         passes_per_token=statistics.fmean(each.passes_per_token for each in run_ahead),
     )
+
+
+def forecasts(measured: Measured, *, rtts: Sequence[float] = DISTANCES) -> list[Forecast]:
+    """The measured pair here and at other round trips, nearest first; empty without a draft.
+
+    Here is as :func:`forecast` says; no nearer place is slower than that, and no farther one faster.
+    """
+    here = forecast(measured)
+    if here is None:
+        return []
+    elsewhere = [there for rtt in rtts if (there := forecast(measured, rtt=rtt)) is not None]
+    nearer = sorted((there for there in elsewhere if there.rtt < here.rtt), key=lambda there: -there.rtt)
+    farther = sorted((there for there in elsewhere if there.rtt >= here.rtt), key=lambda there: there.rtt)
+    return [*reversed(_in_order([here, *nearer], max)), *_in_order([here, *farther], min)[1:]]
+
+
+def _in_order(ordered: Sequence[Forecast], better: Callable[[float, float], float]) -> list[Forecast]:
+    """Each at least (or at most) as fast as the one before: what is left of chance must not look like a reason."""
+    kept = [ordered[0]]
+    for there in ordered[1:]:
+        before = kept[-1]
+        kept.append(
+            replace(
+                there,
+                run_ahead=better(there.run_ahead, before.run_ahead),
+                waiting=better(there.waiting, before.waiting),
+                serial=better(there.serial, before.serial),
+            )
+        )
+    return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Target and draft: seconds of a step and of a drafted token, and the share of a step that one costs in it."""
+
+    step: float
+    draft: float
+    slope: float
+
+    @property
+    def plain(self) -> Prediction:
+        """Without drafts in any step."""
+        return Prediction(self.step, 1.0)
+
+    def continuous(self, right: Sequence[bool], mode: Discipline, rtt: float) -> Prediction:
+        """With the block that suits the text, on average over phases of the step."""
+        most = min(rtt, self.step)  # no round trip is less than nothing
+        rtts = [rtt + phase * most for phase in _PHASES] if most else [rtt]
+        return min((self._average(right, mode, rtts, block) for block in _BLOCKS), key=_seconds)
+
+    def _average(self, right: Sequence[bool], mode: Discipline, rtts: Sequence[float], block: int) -> Prediction:
+        phases = [
+            predict(right, mode=mode, step=self.step, draft=self.draft, rtt=rtt, slope=self.slope, block=block)
+            for rtt in rtts
+        ]
+        return Prediction(
+            statistics.fmean(each.seconds_per_token for each in phases),
+            statistics.fmean(each.passes_per_token for each in phases),
+        )
+
+    def serial(self, right: Sequence[bool], rtt: float) -> Prediction:
+        """With the best number of tokens a round. There are no phases: the target waits as well."""
+        return predict(right, mode="serial", step=self.step, draft=self.draft, rtt=rtt, slope=self.slope)
+
+
+def _seconds(prediction: Prediction) -> float:
+    return prediction.seconds_per_token
+
+
+def _texts(samples: Sequence[Sequence[bool]], answer: int) -> list[list[bool]]:
+    """For each sample a text of ``answer`` tokens at least: the sample, then the others, and so on.
+
+    A short sample in which all is right says little of a long text of its kind: what follows it in a real answer is
+    more like the others.
+    """
+    return [
+        list(islice(_laps([*samples[first:], *samples[:first]]), max(len(samples[first]), answer)))
+        for first in range(len(samples))
+    ]
+
+
+def _laps(samples: Sequence[Sequence[bool]]) -> Iterator[bool]:
+    """The samples in turn, in each lap from elsewhere: text has no period that could meet the steps'."""
+    for lap in count():
+        for right in samples:
+            start = int(_ELSEWHERE * lap * len(right)) % len(right)
+            yield from (*right[start:], *right[:start])
 
 
 def typical_rights(share: float) -> list[list[bool]]:

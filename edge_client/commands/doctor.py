@@ -17,13 +17,16 @@ from ...protocol.errors import DraftwireError, InvalidParameterError
 from ..advice import advise
 from ..checkup import Checkup
 from ..client import AsyncEdgeClient
-from ..forecast import ANSWER, DISTANCES, PAYS, Forecast, Measured, forecast
+from ..forecast import ANSWER, PAYS, STEEPEST, Forecast, Measured, forecast, forecasts
 from ..stats import Stats
 from .options import add_connection_options, api_key
 
 __all__ = ["register"]
 
 _Report = dict[str, Any]
+
+_PLACES = 6
+"""Of how many draft tokens in a row it is told how often they were accepted."""
 
 _MARKS = {"problem": "!!", "warning": "! ", "note": "- ", "fine": "ok"}
 
@@ -111,7 +114,12 @@ def _report_figures(checkup: Checkup, report: _Report) -> None:
     report["rtt_jitter_ms"] = 1000 * measured.jitter
     report["target_ms_per_step"] = 1000 * measured.step
     report["target_ms_per_step_p90"] = 1000 * measured.step_high
-    report["samples"] = {"answers": len(checkup.samples), "tokens": measured.tokens, "temperature": 0.0}
+    report["samples"] = {
+        "answers": len(checkup.samples),
+        "tokens": measured.tokens,
+        "temperature": 0.0,
+        "quick": checkup.quick,
+    }
     plain = [sample.plain.stats for sample in checkup.samples]
     drafted = [sample.drafted.stats for sample in checkup.samples if sample.drafted is not None]
     report["cloud_only_tokens_per_second"] = _rate(plain)
@@ -154,14 +162,12 @@ def _report_drafting(measured: Measured, drafted: list[Stats], ratios: list[floa
 
 def _report_forecast(measured: Measured, report: _Report) -> None:
     """Here, for answers as short as the samples, and elsewhere."""
-    here = forecast(measured)
-    if here is None:
+    here, short = forecast(measured), forecast(measured, answer=0)
+    if here is None or short is None:
         return
     report["predicted"] = _forecast_row(here)
-    if (short := forecast(measured, answer=0)) is not None:
-        report["predicted_for_samples"] = _forecast_row(short)
-    elsewhere = [forecast(measured, rtt=rtt) for rtt in DISTANCES]
-    report["distances"] = [_forecast_row(there) for there in elsewhere if there is not None]
+    report["predicted_for_samples"] = _forecast_row(short)
+    report["distances"] = [_forecast_row(there) for there in forecasts(measured) if there != here]
 
 
 def _forecast_row(predicted: Forecast) -> dict[str, float]:
@@ -218,17 +224,37 @@ def _lines(report: _Report) -> Iterator[str]:
             yield f"{_MARKS[advice['severity']]} {advice['finding']}"
             yield f"   -> {advice['action']}"
         yield ""
+    yield from _closing_lines(report)
+
+
+def _closing_lines(report: _Report) -> Iterator[str]:
+    """What is broken and was not told as advice, then the verdict."""
+    told = [(advice["severity"], advice["finding"]) for advice in report.get("advice", [])]
     for problem in report["problems"]:
-        yield f"problem      {problem}"
-    if not report["problems"]:
+        if ("problem", problem) not in told:
+            yield f"problem      {problem}"
+    warnings = sum(severity == "warning" for severity, _ in told)
+    if report["problems"]:
+        yield f"not in order; {_counted(len(report['problems']), 'problem')} above"
+    elif warnings:
+        yield f"nothing is broken; {_counted(warnings, 'warning')} above"
+    else:
         yield "all is in order"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _measured_lines(report: _Report) -> Iterator[str]:
     samples, ways = report["samples"], "with and without the draft in turn" if "ratio" in report else "cloud-only"
     yield f"measured     {samples['answers']} greedy answers, {samples['tokens']} tokens in all, {ways}"
-    frames = f", {report['stream_rtt_ms']:.1f} ms for frames" if report.get("stream_rtt_ms") else ""
-    yield f"round trip   {report['rtt_ms']:.1f} ms, one in ten {report['rtt_jitter_ms']:.1f} ms more{frames}"
+    if samples["quick"]:
+        yield "             that is few; without --quick there are more, and the figures are surer"
+    frames = ""
+    if (stream_rtt := report.get("stream_rtt_ms")) is not None:
+        frames = f"; draft to commit {stream_rtt:.1f} ms, without waiting and computing"
+    yield f"round trip   {report['rtt_ms']:.1f} ms, one in ten at least {report['rtt_jitter_ms']:.1f} ms more{frames}"
     yield f"target       {report['target_ms_per_step']:.1f} ms a step{_with_drafts(report)}"
     if "ratio" not in report:
         yield f"first token  {report['ttft_ms']['cloud_only']:.0f} ms"
@@ -240,10 +266,16 @@ def _measured_lines(report: _Report) -> Iterator[str]:
         f"{report['cores']} cores"
     )
     right = ", ".join(f"{task} {share:.2f}" for task, share in report["right"].items() if task != "all")
-    yield f"right        {report['right']['all']:.2f} of the target's tokens: {right}"
+    yield f"right        {report['right']['all']:.2f} of the target's tokens, each guessed after right ones: {right}"
     if report["acceptance_rate"] is not None:
-        places = " ".join(f"{share:.2f}" for share in report["accepted_by_position"][:6])
-        yield f"acceptance   {report['acceptance_rate']:.2f} of the draft tokens; by place in a round {places}"
+        yield (
+            f"acceptance   {report['acceptance_rate']:.2f} of the draft tokens tested: after a wrong one, the rest of "
+            "its round is lost too"
+        )
+    if shares := report["accepted_by_position"][:_PLACES]:
+        least = ", ".join(str(place + 1) for place in range(len(shares)))
+        told = ", ".join(f"{share:.2f}" for share in shares)
+        yield f"             rounds that accepted at least {least} of them: {told}"
     ttft, ratio = report["ttft_ms"], report["ratio"]
     yield f"first token  {ttft['cloud_only']:.0f} ms without the draft, {ttft['drafting']:.0f} ms with it"
     yield f"cloud-only   {report['cloud_only_tokens_per_second']:.1f} tokens/s"
@@ -261,7 +293,9 @@ def _with_drafts(report: _Report) -> str:
     if "target_ms_per_step_with_drafts" not in report:
         return ""
     tokens = report["draft_tokens_per_step"]
-    return f", {report['target_ms_per_step_with_drafts']:.1f} ms with drafts in it, {tokens:.1f} tokens on average"
+    return (
+        f", {report['target_ms_per_step_with_drafts']:.1f} ms with drafts in it, {tokens:.1f} draft tokens on average"
+    )
 
 
 def _forecast_lines(report: _Report) -> Iterator[str]:
@@ -271,12 +305,17 @@ def _forecast_lines(report: _Report) -> Iterator[str]:
         f"predicted from these figures, for answers of {ANSWER} tokens; without the draft "
         f"{here['cloud_only_tokens_per_second']:.1f} tokens/s"
     )
-    yield f"{'round trip':>14}{'with the draft':>22}{'if each round waited':>24}"
+    if report["target_slope"] > STEEPEST:
+        yield (
+            f"each draft token in a step is taken to cost {STEEPEST:.0%} of a step; {report['target_slope']:.0%} was "
+            "measured, as on a busy machine"
+        )
+    yield f"{'round trip':>13}{'with the draft':>28}{'classic: draft, send, wait':>29}"
     for row in rows:
         yield (
-            f"{row['rtt_ms']:>11.1f} ms{row['drafting_tokens_per_second']:>10.1f} t/s{row['ratio']:>7.2f}x"
-            f"{row['serial_tokens_per_second']:>12.1f} t/s{row['serial_ratio']:>7.2f}x"
-            f"{'   measured here' if row is here else ''}"
+            f"{row['rtt_ms']:>10.1f} ms{row['drafting_tokens_per_second']:>12.1f} tokens/s{row['ratio']:>6.2f}x"
+            f"{row['serial_tokens_per_second']:>13.1f} tokens/s{row['serial_ratio']:>6.2f}x"
+            f"{'   predicted for here' if row is here else ''}"
         )
     lost = [row["rtt_ms"] for row in report["distances"] if row["ratio"] < PAYS]
     if lost:

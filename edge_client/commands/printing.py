@@ -33,8 +33,12 @@ def print_events(events: Iterable[Event], *, show_guesses: bool) -> Result | Non
 def summary(stats: Stats) -> str:
     """One line of figures."""
     parts = [f"{stats.committed} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.ttft_seconds is not None:
+        parts.append(f"first token {1000 * stats.ttft_seconds:.0f} ms")
+    if stats.median_rtt is not None:
+        parts.append(f"round trip {1000 * stats.median_rtt:.0f} ms")
     if stats.draft_steps:
         parts.append(f"acceptance {stats.acceptance_rate:.2f}")
-        parts.append(f"{stats.target_passes_per_token:.2f} target passes a token")
+        parts.append(f"{stats.target_passes_per_token:.2f} target passes a token (1 without a draft)")
     parts.append(f"{stats.bytes_per_token:.0f} bytes a token")
     return ", ".join(parts)

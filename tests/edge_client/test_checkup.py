@@ -105,6 +105,14 @@ def test_drafts_in_a_step_cost_what_such_steps_took_longer_and_a_stumble_counts_
     assert found.slope == pytest.approx((0.056 / 0.050 - 1) / 3)
 
 
+def test_what_drafts_in_a_step_cost_is_kept_however_much_it_is() -> None:
+    busy = drafted()
+    slow = Answer(busy.token_ids, busy.stats, ((0.050, 0), (0.275, 1), (0.275, 2)))
+    found = checkup(Sample("chat", plain(), slow, (True,))).measured()
+    assert found is not None
+    assert found.slope == pytest.approx((0.275 / 0.050 - 1) / 3)
+
+
 def test_where_no_draft_came_in_time_steps_cost_the_same() -> None:
     late = answer(seconds=0.5, steps=[(0.09, 0)], target_passes=11, run_ahead=11, draft_steps=0)
     found = checkup(Sample("chat", plain(), late, (True,))).measured()

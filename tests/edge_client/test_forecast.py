@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from draftwire.edge_client.forecast import DISTANCES, DraftMeasured, Measured, forecast, typical_rights
+from draftwire.edge_client.forecast import (
+    DISTANCES,
+    STEEPEST,
+    DraftMeasured,
+    Measured,
+    forecast,
+    forecasts,
+    typical_rights,
+)
 from draftwire.edge_client.prediction import speedup
 
 RIGHT = (True, True, True, False) * 8
@@ -45,15 +55,72 @@ def test_shares_are_of_tokens() -> None:
 
 
 def test_the_forecast_is_the_predictions_mean_over_the_samples() -> None:
-    found = measured()
+    found = measured(rtt=0.0, slope=0.0)
     here = forecast(found, answer=0)
     assert here is not None
-    parts = {"mode": "run_ahead", "step": 0.05, "draft": 0.010, "rtt": 0.02, "slope": 0.03}
+    parts: dict[str, Any] = {"step": 0.05, "draft": 0.010, "rtt": 0.0}
     assert found.draft is not None
-    chat, code = (speedup(right, **parts) for right in found.draft.rights.values())
-    assert here.run_ahead == pytest.approx((chat * code) ** 0.5)
-    assert here.rtt == 0.02
+    for mode, predicted in (("run_ahead", here.run_ahead), ("waiting", here.waiting), ("serial", here.serial)):
+        chat, code = (speedup(right, mode=mode, **parts) for right in found.draft.rights.values())
+        assert predicted == pytest.approx((chat * code) ** 0.5)
+    assert here.rtt == 0.0
     assert 0.0 < here.passes_per_token < 1.0
+
+
+def test_whether_drafts_just_miss_a_step_or_just_make_it_is_left_to_no_chance() -> None:
+    """By the model alone a few milliseconds of distance cost much at some places, and nothing at others."""
+    found = measured(slope=0.0)
+    rtts = [0.05 + place / 1000 for place in range(100)]
+    by_itself = [speedup(RIGHT, mode="run_ahead", step=0.05, draft=0.010, rtt=rtt) for rtt in rtts]
+    averaged = [
+        there.run_ahead for rtt in rtts if (there := forecast(found, rtt=rtt, rights=[RIGHT], answer=0)) is not None
+    ]
+
+    def sharpest(speeds: list[float]) -> float:
+        return max(near / far for near, far in pairwise(speeds))
+
+    assert sharpest(by_itself) > 1.05
+    assert sharpest(averaged) - 1 < (sharpest(by_itself) - 1) / 2
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.03, 0.12, 0.5])
+@pytest.mark.parametrize("draft", [0.005, 0.010, 0.03])
+def test_distance_hardly_ever_seems_to_help(draft: float, slope: float) -> None:
+    chance = random.Random(2)
+    rights = [[chance.random() < share for _ in range(16)] for share in (0.9, 0.7, 0.5, 0.8)]
+    rtts = [place / 200 for place in range(41)]
+    speeds = [
+        there.run_ahead
+        for rtt in rtts
+        if (there := forecast(measured(slope=slope), rtt=rtt, draft=draft, rights=rights)) is not None
+    ]
+    assert all(far <= near * 1.02 for near, far in pairwise(speeds))
+
+
+@pytest.mark.parametrize("rtt", [0.0, 0.02, 0.071, 0.5])
+def test_the_farther_the_slower(rtt: float) -> None:
+    found = measured(rtt=rtt, slope=0.12)
+    rows = forecasts(found)
+    assert [row.rtt for row in rows] == sorted([*DISTANCES, rtt])
+    assert forecast(found) in rows
+    for name in ("run_ahead", "waiting", "serial"):
+        speeds = [getattr(row, name) for row in rows]
+        assert speeds == sorted(speeds, reverse=True)
+    assert forecasts(measured(draft=None)) == []
+
+
+def test_drafts_that_cost_the_target_too_much_are_left_out() -> None:
+    steep = forecast(measured(slope=0.5))
+    assert steep is not None
+    assert steep.run_ahead > 1.0
+    never = forecast(measured(slope=0.5), rights=[[False] * 32])
+    assert never is not None
+    assert (never.run_ahead, never.passes_per_token) == (pytest.approx(1.0), 1.0)
+
+
+def test_a_slope_that_cannot_be_counts_as_the_steepest() -> None:
+    assert forecast(measured(slope=7.0)) == forecast(measured(slope=STEEPEST))
+    assert forecast(measured(slope=0.5)) != forecast(measured(slope=STEEPEST))
 
 
 @pytest.mark.parametrize(("rate", "promised"), [(19.0, 19.0), (25.0, 20.0)])
@@ -65,10 +132,21 @@ def test_no_more_is_promised_than_was_measured(rate: float, promised: float) -> 
 
 def test_short_samples_stand_for_longer_answers() -> None:
     far = measured(rtt=0.2)
-    short, long = forecast(far, answer=0), forecast(far)
+    sure = [[True] * 32]
+    short, long = forecast(far, rights=sure, answer=0), forecast(far, rights=sure)
     assert short is not None
     assert long is not None
     assert long.run_ahead > short.run_ahead
+
+
+def test_a_short_sample_in_which_all_is_right_does_not_stand_for_a_long_answer() -> None:
+    found = measured(rtt=0.2)
+    lucky, mixed = (forecast(found, rights=rights) for rights in ([[True] * 16], [[True] * 16, [True, False] * 8]))
+    long = forecast(found, rights=[[True] * 128, [True, False] * 64])
+    assert lucky is not None
+    assert mixed is not None
+    assert long is not None
+    assert mixed.run_ahead < long.run_ahead < lucky.run_ahead
 
 
 def test_distance_hurts_those_who_wait_most() -> None:

@@ -75,6 +75,39 @@ def test_a_temperature_that_was_not_recorded() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert regret.main([str(TRACE), "--delays", "150", "--temperature", "0.7"]) == 0
-    assert "150 ms one way | best fixed" in capsys.readouterr().out
-    assert regret.main(["nowhere.json"]) == 1
-    assert "nowhere.json" in capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert "12 texts at temperature 0.7" in out
+    assert "a step 30 ms, a drafted token 7 ms; each draft token in a step makes it 2% longer" in out
+    *_, names, row = out.splitlines()
+    assert names.split() == ["one-way", "delay", "best", "fixed", "adaptive", "aimd", "pid", "bandit"]
+    assert row.split()[:2] == ["150", "ms"]
+    assert row.count("x ") == row.count("%") + 1 == 5
+    assert len(row) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--step", "0"], "--step"),
+        (["--step", "nan"], "--step"),
+        (["--draft=-1"], "--draft"),
+        (["--draft", "inf"], "--draft"),
+        (["--slope=-0.1"], "--slope"),
+        (["--slope", "nan"], "--slope"),
+        (["--delays=-5"], "--delays"),
+        (["--delays", "5,nan"], "--delays"),
+        (["--delays", "5,,20"], "--delays"),
+        (["--delays", "far"], "--delays"),
+        (["--temperature", "nan"], "temperature"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert regret.main([str(TRACE), *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"draftwire: error: {named}: ")
+
+
+def test_a_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert regret.main(["nowhere.json"]) == 2
+    assert "nowhere.json cannot be read" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from draftwire.edge_client.wan_relay import WanRelay
 from .harness import PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
 from .table_bundle import right_table, seal, write_bundle
 
+EXPECTED = ("expect about ", "this draft hardly pays here", "drafting slows answers down here")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -66,7 +67,7 @@ async def test_a_sound_pair_is_measured_and_predicted(verifier: RunningVerifier,
     assert report["problems"] == []
     assert report["verifier"]["target"] == verifier.target.info.name
     assert report["draft"]["matches"] is True
-    assert report["samples"] == {"answers": 4, "tokens": 128, "temperature": 0.0}
+    assert report["samples"] == {"answers": 4, "tokens": 128, "temperature": 0.0, "quick": False}
     assert report["right"] == dict.fromkeys(("all", "chat", "code", "summary", "list"), 1.0)
     assert report["target_ms_per_step"] >= 4.0
     assert report["cloud_only_tokens_per_second"] <= 250.0
@@ -80,19 +81,27 @@ async def test_a_sound_pair_is_measured_and_predicted(verifier: RunningVerifier,
         assert row["drafting_tokens_per_second"] == pytest.approx(row["cloud_only_tokens_per_second"] * row["ratio"])
         assert row["cloud_only_tokens_per_second"] <= report["cloud_only_tokens_per_second"]
     assert findings(report, "problem") == []
-    assert report["advice"][0]["finding"].startswith(("expect about ", "this draft hardly pays here"))
+    assert report["advice"][0]["finding"].startswith(EXPECTED)
+    speeds = [row["ratio"] for row in report["distances"]]
+    assert speeds == sorted(speeds, reverse=True)
 
 
 async def test_the_same_in_words(verifier: RunningVerifier, drafts: dict[str, Path]) -> None:
     status, out = await doctor("--url", verifier.url, "--draft", str(drafts["right"]), "--quick")
     assert status == 0
     assert "2 greedy answers, 32 tokens in all" in out
-    assert "right        1.00 of the target's tokens: chat 1.00, code 1.00" in out
-    assert "measured here" in out
+    assert "that is few" in out
+    assert "right        1.00 of the target's tokens, each guessed after right ones: chat 1.00, code 1.00" in out
+    assert "predicted for here" in out
+    assert "classic: draft, send, wait" in out
     assert "200.0 ms" in out
+    assert "t/s" not in out
     assert "greedy answers" in out
     assert out.count("   -> ") >= 2
-    assert out.rstrip().endswith("all is in order")
+    *_, last = out.splitlines()
+    warnings = sum(line.startswith("! ") for line in out.splitlines())
+    few = "warning" if warnings == 1 else "warnings"
+    assert last == (f"nothing is broken; {warnings} {few} above" if warnings else "all is in order")
 
 
 async def test_a_draft_that_is_never_right_is_sound_and_told_so(
@@ -101,6 +110,9 @@ async def test_a_draft_that_is_never_right_is_sound_and_told_so(
     report = await report_of("--url", verifier.url, "--draft", str(drafts["wrong"]), "--quick")
     assert report["right"]["all"] == 0.0
     assert any(finding.startswith("the draft is seldom right: 0.00") for finding in findings(report, "warning"))
+    status, out = await doctor("--url", verifier.url, "--draft", str(drafts["wrong"]), "--quick")
+    assert status == 0
+    assert out.splitlines()[-1].startswith("nothing is broken; ")
 
 
 async def test_without_a_draft_one_is_told_what_it_could_bring(verifier: RunningVerifier) -> None:
@@ -164,8 +176,8 @@ async def test_no_draft_where_one_was_named(verifier: RunningVerifier, tmp_path:
     status, out = await doctor("--url", verifier.url, "--draft", str(tmp_path), "--quick")
     assert status == 1
     assert "!! no draft bundle at" in out
-    assert "problem      no draft bundle at" in out
-    assert "all is in order" not in out
+    assert out.count("no draft bundle at") == 1
+    assert out.splitlines()[-1] == "not in order; 1 problem above"
 
 
 async def test_a_draft_that_is_no_model(verifier: RunningVerifier, drafts: dict[str, Path], tmp_path: Path) -> None:
@@ -191,6 +203,9 @@ async def test_nobody_there() -> None:
     report = await report_of("--url", "ws://127.0.0.1:9", status=1)
     assert "no verifier at ws://127.0.0.1:9" in report["problems"][0]
     assert "advice" not in report
+    status, out = await doctor("--url", "ws://127.0.0.1:9")
+    assert status == 1
+    assert out.splitlines()[-2].startswith("problem      no verifier at ws://127.0.0.1:9")
 
 
 async def test_a_verifier_that_refuses_every_stream(drafts: dict[str, Path]) -> None:
