@@ -1,8 +1,11 @@
-"""How fast speculation over a network can be: a model of the two ends, fed with a few measured numbers.
+"""How fast drafting without pause is over a network: a model of the two ends, fed with a few measured numbers.
 
 Nothing here measures. Which draft tokens are right is known beforehand, a step and a drafted token take as long as
-they are said to, and frames arrive half a round trip after they left. What a real run lacks to the prediction is what
-the implementation costs.
+they are said to, and frames arrive half a round trip after they left. The device drafts one path of tokens, each after
+the last, as fast as it can, or in rounds; every token that is there in time is verified.
+
+That is one way to draft, and no bound. A real run is slower by what the implementation costs; it is faster where it
+leaves out doubtful tokens that only make a step longer, or where its steps took less time than those measured.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +60,10 @@ class Trace:
     about: str = ABOUT
     records: list[TraceRecord] = field(default_factory=list)
 
+    def to_json(self) -> str:
+        """What a file of it holds."""
+        return json.dumps(dataclasses.asdict(self)) + "\n"
+
     def save(self, path: Path | str) -> None:
         """Write the trace as JSON.
 
@@ -65,7 +71,7 @@ class Trace:
             InvalidParameterError: the file cannot be written.
         """
         try:
-            Path(path).write_text(json.dumps(dataclasses.asdict(self)) + "\n", encoding="utf-8")
+            Path(path).write_text(self.to_json(), encoding="utf-8")
         except OSError as error:
             raise InvalidParameterError("trace", f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -82,6 +88,10 @@ class Trace:
             raise InvalidParameterError("trace", f"{path} cannot be read: {error.strerror or error}") from error
         except ValueError as error:  # of which UnicodeDecodeError and JSONDecodeError are two
             raise InvalidParameterError("trace", f"{path} is no JSON text; record it again") from error
+        except RecursionError as error:
+            raise InvalidParameterError(
+                "trace", f"{path} is no trace: it is nested too deep; record it again"
+            ) from error
         try:
             return cls(
                 target=_text(content, "target"),
@@ -163,21 +173,29 @@ class _Unexpected(Exception):
 
 
 def _record(item: Any) -> TraceRecord:
-    temperature, seed = _field(item, "temperature"), _field(item, "seed")
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
-        raise _Unexpected(f"a record's temperature is {temperature!r}")
+    temperature, seed = _temperature(item), _field(item, "seed")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise _Unexpected(f"a record's seed is {seed!r}")
+        raise _Unexpected(f"a record's seed is {_shown(seed)}")
     ranks, confidences = _numbers(item, "ranks"), _numbers(item, "confidences", most=255)
     if len(ranks) != len(confidences):
         raise _Unexpected(f"a record has {len(ranks)} ranks and {len(confidences)} confidences")
+    if not ranks:
+        raise _Unexpected("a record is of no position")
     return TraceRecord(
         task=_text(item, "task"),
-        temperature=float(temperature),
+        temperature=temperature,
         seed=seed,
         ranks=ranks,
         confidences=confidences,
     )
+
+
+def _temperature(item: Any) -> float:
+    value = _field(item, "temperature")
+    # Whole numbers in a file may have any number of digits, and JSON as Python reads it knows NaN and infinity.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise _Unexpected(f"a record's temperature is {_shown(value)}")
+    return float(value)
 
 
 def _field(content: Any, name: str) -> Any:
@@ -189,7 +207,7 @@ def _field(content: Any, name: str) -> Any:
 def _text(content: Any, name: str) -> str:
     value = _field(content, name)
     if not isinstance(value, str):
-        raise _Unexpected(f"{name} is {value!r}, not text")
+        raise _Unexpected(f"{name} is {_shown(value)}, not text")
     return value
 
 
@@ -204,5 +222,10 @@ def _numbers(content: Any, name: str, *, most: float = float("inf")) -> tuple[in
     values = _list(content, name)
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise _Unexpected(f"{name} holds {value!r}")
+            raise _Unexpected(f"{name} holds {_shown(value)}")
     return tuple(values)
+
+
+def _shown(value: Any) -> str:
+    """The value, or so much of it as fits a line, however deep or long it is."""
+    return reprlib.repr(value)

@@ -84,7 +84,7 @@ class Transport:
             timeout: seconds for the whole handshake.
 
         Raises:
-            VerifierUnreachableError: nothing answers there.
+            VerifierUnreachableError: nothing answers there, or only by closing the connection.
             AuthenticationError: the API key is not accepted.
             VerifierRefusedError: something answers, and says no.
             VersionMismatchError: it does not speak this subprotocol.
@@ -118,10 +118,7 @@ class Transport:
             problem = error.strerror or str(error)
             raise VerifierUnreachableError(f"no verifier at {url}: {problem}; check the address") from error
         except (InvalidHandshake, WebSocketException, EOFError) as error:
-            # Not the error's own text: it may repeat a header, and headers hold the key.
-            raise VerifierRefusedError(
-                f"{url} is not a verifier ({type(error).__name__}); check the address"
-            ) from error
+            raise _no_handshake(url, error) from error
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close()
             raise VersionMismatchError(f"{url} does not speak {SUBPROTOCOL}; update the older end")
@@ -171,6 +168,15 @@ def _refusal(url: str, status: int, body: bytes) -> VerifierRefusedError | Versi
     if status == 503:
         return VerifierRefusedError(f"the verifier at {url} is not ready (503); try again soon")
     return VerifierRefusedError(f"{url} refused the connection with status {status}; check the address")
+
+
+def _no_handshake(url: str, error: Exception) -> VerifierUnreachableError | VerifierRefusedError:
+    """Not the error's own text: it may repeat a header, and headers hold the key."""
+    if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError):
+        return VerifierUnreachableError(
+            f"{url} closed the connection without an answer; is the verifier behind it running yet?"
+        )
+    return VerifierRefusedError(f"{url} is not a verifier: it answers in another protocol; check the address")
 
 
 def _lost(error: Exception) -> ConnectionLostError:

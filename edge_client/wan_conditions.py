@@ -8,10 +8,15 @@ from typing import Literal
 
 from ..protocol.errors import InvalidParameterError
 
-__all__ = ["Conditions", "Cut", "Way", "parse_bandwidth", "parse_jitter"]
+__all__ = ["ABOUT_PIECES", "Conditions", "Cut", "Way", "parse_bandwidth", "parse_jitter"]
 
 Way = Literal["up", "down"]
 """``up`` is from whoever connects to the relay's target, ``down`` the other way."""
+
+ABOUT_PIECES = """\
+A piece of data is a chunk of bytes as the relay reads it: most often one message; of more, at most 64 KiB, or with
+--bandwidth a millisecond's worth or one packet. No piece overtakes another."""
+"""For the help of commands that take ``--jitter``."""
 
 _LONGEST = 60.0
 _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
@@ -24,6 +29,7 @@ class Conditions:
     Attributes:
         delay: seconds that each byte takes one way; the round trip is twice that.
         jitter: seconds that a piece of data may take longer, drawn for each piece: the most, or the least and the most.
+            A piece is a chunk of bytes as the relay reads it.
         bandwidth_up: bits a second from the client to the target; None is no limit.
         bandwidth_down: bits a second from the target to the client.
 

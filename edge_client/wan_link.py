@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,11 +17,13 @@ from .wan_alarm import Alarm
 from .wan_conditions import Conditions, Cut, Way
 from .wan_pipe import Line, Pipe
 
-__all__ = ["Counters", "Link", "Network", "reason"]
+__all__ = ["Counters", "Link", "Network", "is_shortage", "reason"]
 
 _log = logging.getLogger(__name__)
 
 _STREAM_LIMIT = 64 * 1024
+_SHORTAGE_SECONDS = 10.0
+"""A shortage that was not felt for so long was over; asyncio tries again every second."""
 _LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # on, for no time: closing sends a reset
 
 
@@ -55,18 +59,29 @@ class Network:
         self.cuts = list(cuts)
         """Those still to happen: each hits the first connection that comes so far."""
         self._reachable = True
+        self._short_since: float | None = None
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Connect to the target; None, with a warning the first time in a row, where it cannot be reached."""
+        """Connect to the target; None, with a warning the first time in a row, where that fails."""
         try:
             ends = await asyncio.open_connection(self.host, self.port, limit=_STREAM_LIMIT)
         except OSError as error:
+            if is_shortage(error):
+                self.tell_shortage()
+                return None
             if self._reachable:
-                _log.warning("the relay cannot reach %s:%d: %s", self.host, self.port, reason(error))
+                _log.warning("%s", _unreachable(f"{self.host}:{self.port}", error))
             self._reachable = False
             return None
         self._reachable = True
         return ends
+
+    def tell_shortage(self) -> None:
+        """Warn that no more files can be opened: once, and again only where it was over in between."""
+        now = time.monotonic()
+        if self._short_since is None or now - self._short_since > _SHORTAGE_SECONDS:
+            _log.warning("too many open files: connections wait or are closed; raise the limit with ulimit -n")
+        self._short_since = now
 
     def cut_within(self, way: Way, carried: int, size: int) -> Cut | None:
         """The first cut that falls within the next ``size`` bytes after ``carried``; it is taken off the list."""
@@ -151,7 +166,7 @@ class Link:
                 self._task.cancel()
 
     def _cut_in_time(self, cut: Cut) -> None:
-        if cut in self._network.cuts:
+        if not self._over and cut in self._network.cuts:  # of two at one time, one is for another connection
             self._network.cuts.remove(cut)
             self.cut()
 
@@ -189,11 +204,22 @@ class _Outlet:
         _abort(self._writer)
 
 
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether what the system lacks is open files: of this process, or of the whole machine."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 def reason(error: OSError) -> str:
     """What went wrong, without the address that asyncio repeats."""
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)
+
+
+def _unreachable(target: str, error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return f"{target} refused the connection; is anything listening there yet?"
+    return f"the relay cannot reach {target}: {reason(error)}"
 
 
 def _prepare(writer: asyncio.StreamWriter) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..protocol.errors import DraftwireError, InvalidParameterError
 from .wan_conditions import Conditions, Cut, Way
-from .wan_link import Counters, Link, Network, reason
+from .wan_link import Counters, Link, Network, is_shortage, reason
 
-__all__ = ["Conditions", "Counters", "Cut", "WanRelay", "Way"]
+__all__ = ["Conditions", "Counters", "Cut", "WanRelay", "Way", "is_host"]
 
 
 class WanRelay:
@@ -53,6 +53,9 @@ class WanRelay:
             raise InvalidParameterError("delay", "is one of the conditions; give either")
         if conditions is None:
             conditions = Conditions(delay=0.0 if delay is None else delay)
+        for field, name in (("host", host), ("listen_host", listen_host)):
+            if not is_host(name):
+                raise InvalidParameterError(field, f"cannot be a host name: {name!r}")
         self._network = Network(host, port, conditions, cuts=cuts, seed=seed)
         self._listen_host = listen_host
         self._server: asyncio.Server | None = None
@@ -114,6 +117,13 @@ class WanRelay:
         """What has gone through so far."""
         return self._network.counters
 
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception handler for the loop that the relay runs in: a lack of open files is one line, not a hundred."""
+        if is_shortage(context.get("exception")):
+            self._network.tell_shortage()
+        else:
+            loop.default_exception_handler(context)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -125,3 +135,12 @@ class WanRelay:
             await link.run()
         finally:
             del self._links[link]
+
+
+def is_host(name: str) -> bool:
+    """Whether it can be looked up at all; a name that cannot be written in DNS has no address."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True

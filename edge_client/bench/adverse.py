@@ -16,6 +16,7 @@ from .adversities import Adversity
 from .handicaps import HandicappedClient, HandicappedDevice
 from .measure import Answer, measure
 from .modes import Mode, parse_modes
+from .outcome import Collected
 from .processes import spinning
 from .prompts import BenchPrompt, lengthened
 from .subject import Subject, check_address, meet, reached
@@ -97,8 +98,6 @@ class AdverseBenchmark:
     async def _measure(self, adversity: Adversity) -> None:
         self._say(f"{adversity.name} ({len(self.outcomes) + 1} of {len(self.plan.adversities)}) ...")
         run = _Run(self.plan, adversity)
-        failure: str | None = None
-        complete = False
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if adversity.busy:
@@ -106,11 +105,11 @@ class AdverseBenchmark:
                 url = await stack.enter_async_context(reached(self._subject.url, adversity.net, seed=self.plan.seed))
                 client = await stack.enter_async_context(self._client(url, adversity))
                 await run.through(client)
-            complete = True
+            run.collected.complete = True
         except DraftwireError as error:
-            failure = str(error)
+            run.collected.failure = str(error)
         finally:  # an interrupt as well: what was measured is shown
-            self._keep(run.outcome(complete=complete, failure=failure))
+            self._keep(run.outcome())
 
     def _client(self, url: str, adversity: Adversity) -> AsyncEdgeClient:
         if adversity.handicap is None:
@@ -134,16 +133,15 @@ class _Run:
         self._adversity = adversity
         self._prompts = plan.prompts_for(adversity)
         self._ids: dict[str, list[int]] = {}
-        self._answers: list[Answer] = []
         self._short: list[Answer] = []
-        self._rtt: float | None = None
+        self.collected = Collected()
 
     async def through(self, client: AsyncEdgeClient) -> None:
         """Everything that is to be measured."""
         plan, prompts = self._plan, self._prompts
         _, self._ids = await meet(client, prompts)
         await self._warm_up(client)
-        self._rtt = statistics.median([await client.ping() for _ in range(_PINGS)])
+        self.collected.rtt = statistics.median([await client.ping() for _ in range(_PINGS)])
         for number in range(max(plan.first_tokens, plan.repeats * len(prompts))):
             repeat, place = divmod(number, len(prompts))
             # Who begins changes from prompt to prompt, and for each from time to time, so that no drift favours one.
@@ -153,18 +151,15 @@ class _Run:
             pair = [
                 await self._answer(client, prompts[place], mode, repeat=repeat, max_tokens=tokens) for mode in modes
             ]
-            (self._answers if counts else self._short).extend(pair)
+            (self.collected.answers if counts else self._short).extend(pair)
 
-    def outcome(self, *, complete: bool, failure: str | None) -> AdverseOutcome:
+    def outcome(self) -> AdverseOutcome:
         """What came of it."""
         return AdverseOutcome.of(
             self._adversity,
             self._plan.modes,
-            self._answers,
-            self._short,
-            rtt=self._rtt,
-            complete=complete,
-            failure=failure,
+            self.collected,
+            short=self._short,
             prompt_tokens={name: len(ids) for name, ids in self._ids.items()},
         )
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 
 from .adversities import Adversity
 from .conditions import Condition
-from .figures import Figures
 from .first_token import FirstToken
 from .measure import Answer
+from .mode_result import ModeResult
 from .modes import Mode
-from .outcome import Outcome
+from .outcome import Collected, Outcome
 
 __all__ = ["LEAST_SPEED", "MOST_FIRST", "AdverseOutcome"]
 
@@ -45,12 +45,9 @@ class AdverseOutcome:
         cls,
         adversity: Adversity,
         modes: Sequence[Mode],
-        answers: Sequence[Answer],
-        short: Sequence[Answer],
+        collected: Collected,
         *,
-        rtt: float | None,
-        complete: bool,
-        failure: str | None = None,
+        short: Sequence[Answer] = (),
         prompt_tokens: Mapping[str, int] | None = None,
     ) -> AdverseOutcome:
         """Make the figures.
@@ -58,24 +55,23 @@ class AdverseOutcome:
         Args:
             adversity: which.
             modes: cloud-only and the one compared with it.
-            answers: pairs whose speed counts.
-            short: pairs of which only the first token counts.
-            rtt: measured, in seconds.
-            complete: whether these answers are all that were wanted.
-            failure: why not.
+            collected: pairs whose speed counts.
+            short: further pairs, of which only the first token counts.
             prompt_tokens: how long the prompts are, by name.
         """
         condition = Condition(net=adversity.net, temperature=0.0)
-        outcome = Outcome.of(condition, modes, answers, {}, rtt=rtt, complete=complete, failure=failure)
-        both = [*answers, *short]
-        first = FirstToken.of(both) if both else None
+        pairs = [*collected.answers, *short]
         return cls(
-            adversity=adversity, outcome=outcome, first_token=first, answers=both, prompt_tokens=prompt_tokens or {}
+            adversity=adversity,
+            outcome=Outcome.of(condition, modes, collected),
+            first_token=FirstToken.of(pairs) if pairs else None,
+            answers=pairs,
+            prompt_tokens=prompt_tokens or {},
         )
 
     @property
-    def both(self) -> tuple[Figures, Figures] | None:
-        """Figures of cloud-only and of the draft's mode; None where no speed was measured."""
+    def both(self) -> tuple[ModeResult, ModeResult] | None:
+        """Cloud-only and the draft's mode; None where no speed was measured."""
         return (self.outcome.modes[0], self.outcome.modes[1]) if self.outcome.modes else None
 
     @property
@@ -94,6 +90,11 @@ class AdverseOutcome:
         """Whether the first token came later than it may."""
         return self.first_token is not None and self.first_token.ratio > MOST_FIRST
 
+    @property
+    def sure(self) -> bool:
+        """Whether :attr:`late` is certain: where its interval holds the bound, the pairs were too few or too uneven."""
+        return self.first_token is None or not self.first_token.low <= MOST_FIRST <= self.first_token.high
+
     def to_dict(self) -> dict[str, object]:
         """For ``--json``: the condition as in every other run of the benchmark, and what is asked here."""
         speed = None
@@ -101,7 +102,7 @@ class AdverseOutcome:
             speed = {**asdict(self.both[1].ratio), "least_allowed": LEAST_SPEED, "within": not self.slow}
         first = None
         if self.first_token is not None:
-            first = {**asdict(self.first_token), "most_allowed": MOST_FIRST, "within": not self.late}
+            first = {**asdict(self.first_token), "most_allowed": MOST_FIRST, "within": not self.late, "sure": self.sure}
         return {
             "name": self.adversity.name,
             "about": self.adversity.about,

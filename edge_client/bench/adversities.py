@@ -48,7 +48,7 @@ ADVERSITIES: tuple[Adversity, ...] = (
     Adversity(name="far", about="a round trip of 300 ms", net=Net(rtt_ms=300)),
     Adversity(
         name="jitter",
-        about="each piece takes 20 to 400 ms longer, each way",
+        about="each piece of data takes 20 to 400 ms longer, each way",
         net=Net(rtt_ms=20, jitter=(0.020, 0.400)),
     ),
     Adversity(

@@ -17,7 +17,7 @@ from ..trace import Trace, TraceRecord, record
 from .conditions import Condition, Net
 from .measure import Answer, measure
 from .modes import CLOUD_ONLY, Mode, Variant
-from .outcome import Outcome
+from .outcome import Collected, Outcome
 from .prompts import BenchPrompt
 from .subject import Subject, check_address, meet, reached
 
@@ -76,9 +76,11 @@ class Benchmark:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded on the way: one record for each prompt, temperature and seed."""
+        """What was recorded on the way: a record for each prompt, temperature and seed, where a device would draft."""
         target = self._welcome.target if self._welcome is not None else ""
-        return Trace(target=target, draft=self.manifest.name, records=list(self._records.values()))
+        return Trace(
+            target=target, draft=self.manifest.name, records=[found for found in self._records.values() if found.ranks]
+        )
 
     @property
     def failed(self) -> bool:
@@ -127,25 +129,20 @@ class Benchmark:
 
     async def _measure_condition(self, client: AsyncEdgeClient, condition: Condition) -> None:
         self._say(f"{condition} ({len(self.outcomes) + 1} of {self.plan.conditions}) ...")
-        answers: list[Answer] = []
-        failure: str | None = None
-        complete = False
-        rtt: float | None = None
+        collected = Collected()
         try:
-            rtt = statistics.median([await client.ping() for _ in range(_PINGS)])
+            collected.rtt = statistics.median([await client.ping() for _ in range(_PINGS)])
             turn = 0
             for repeat in range(self.plan.repeats):
                 for prompt in self.plan.prompts:
-                    answers += await self._answer(client, condition, prompt, repeat=repeat, turn=turn)
+                    collected.answers += await self._answer(client, condition, prompt, repeat=repeat, turn=turn)
                     turn += 1
-            complete = True
+            collected.complete = True
         except DraftwireError as error:
-            failure = str(error)
+            collected.failure = str(error)
         finally:  # an interrupt as well: what was measured is shown
-            rights = self._rights(answers, condition.temperature)
-            self._keep(
-                Outcome.of(condition, self.plan.modes, answers, rights, rtt=rtt, complete=complete, failure=failure)
-            )
+            rights = self._rights(collected.answers, condition.temperature)
+            self._keep(Outcome.of(condition, self.plan.modes, collected, rights))
 
     async def _answer(
         self, client: AsyncEdgeClient, condition: Condition, prompt: BenchPrompt, *, repeat: int, turn: int

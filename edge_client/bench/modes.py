@@ -37,7 +37,7 @@ class Mode:
         name: in tables, charts and JSON.
         variants: all are run; the fastest of them is what the mode is reported with.
         discipline: what predicts its speed; None for cloud-only.
-        about: one line.
+        about: one line, for tables and help.
     """
 
     name: str
@@ -62,19 +62,28 @@ def parse_modes(names: Sequence[str]) -> list[Mode]:
 def _mode(name: str) -> Mode:
     """Look a mode up by its name."""
     if name == CLOUD_ONLY:
-        return _single(name, None, "no draft", look_ahead=0)
+        return _single(name, None, "no draft; always run, as all others are compared with it", look_ahead=0)
     if name == "draftwire":
-        return _single(name, "run_ahead", "the default: adaptive, and the target never waits")
+        return _single(
+            name, "run_ahead", "the default of every client: an adaptive look-ahead, and the target never waits"
+        )
     if name == "cost":
-        return _single(name, "waiting", "adaptive, and the target waits for drafts", policy="cost")
+        return _single(
+            name,
+            "waiting",
+            "an adaptive look-ahead, and the target waits for drafts, which saves target passes",
+            policy="cost",
+        )
     if name == "pipelined":
-        about = f"drafts without pause, {_PIPELINED_AHEAD} tokens ahead; the target waits for drafts"
+        about = f"draft without pause, {_PIPELINED_AHEAD} tokens ahead; the target waits for drafts"
         options = {"controller": "fixed", "look_ahead": _PIPELINED_AHEAD, "policy": "cost"}
         return _single(name, "waiting", about, **options)
     if name == "serial":
         return _serial()
     if name in _CONTROLLERS:
-        return _single(name, "run_ahead", f"the {name} controller", controller=name)
+        return _single(
+            name, "run_ahead", f"the {name} controller of the look-ahead; the target never waits", controller=name
+        )
     kind, colon, number = name.partition(":")
     if kind == "fixed" and colon and number.isdecimal() and 1 <= int(number) <= MAX_LOOK_AHEAD:
         about = f"always {int(number)} tokens ahead; the target never waits"
@@ -91,5 +100,5 @@ def _serial() -> Mode:
     options = {"controller": "serial", "policy": "cost"}
     variants = tuple(Variant(f"K={length}", {**options, "look_ahead": length}) for length in _SERIAL_LENGTHS)
     lengths = " or ".join(map(str, _SERIAL_LENGTHS))
-    about = f"draft {lengths} tokens, send, wait; the faster of the two"
+    about = f"draft {lengths} tokens, send, wait for the verdict; the faster of the two is shown"
     return Mode(name="serial", variants=variants, discipline="serial", about=about)

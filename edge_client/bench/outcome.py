@@ -7,16 +7,33 @@ from dataclasses import dataclass, field
 
 from .conditions import Condition
 from .expectation import measured_parts, predicted_ratio
-from .figures import Figures, figures_of
 from .measure import Answer
-from .modes import CLOUD_ONLY, Mode
+from .mode_result import ModeResult
+from .modes import CLOUD_ONLY, Mode, Variant
 
-__all__ = ["Outcome"]
+__all__ = ["Collected", "Outcome"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Collected:
+    """What there is of one condition so far.
+
+    Attributes:
+        answers: to each prompt the same number in every variant of every mode.
+        rtt: the network's round trip as measured, in seconds; None where it was not.
+        complete: whether these answers are all that were wanted.
+        failure: why not, in one line.
+    """
+
+    answers: list[Answer] = field(default_factory=list)
+    rtt: float | None = None
+    complete: bool = False
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Figures of each mode under one condition, or why there are none.
+    """The result of each mode under one condition, or why there are none.
 
     Attributes:
         condition: what was emulated.
@@ -29,8 +46,8 @@ class Outcome:
     """
 
     condition: Condition
-    modes: tuple[Figures, ...] = ()
-    variants: tuple[Figures, ...] = ()
+    modes: tuple[ModeResult, ...] = ()
+    variants: tuple[ModeResult, ...] = ()
     rtt: float | None = None
     failure: str | None = None
     complete: bool = False
@@ -41,46 +58,31 @@ class Outcome:
         cls,
         condition: Condition,
         modes: Sequence[Mode],
-        answers: Sequence[Answer],
-        rights: Mapping[str, Sequence[bool]],
-        *,
-        rtt: float | None,
-        complete: bool,
-        failure: str | None = None,
+        collected: Collected,
+        rights: Mapping[str, Sequence[bool]] | None = None,
     ) -> Outcome:
         """Make the figures.
 
         Args:
             condition: what was emulated.
             modes: those that were run, cloud-only among them.
-            answers: to each prompt the same number in every variant of every mode.
-            rights: for each prompt, where the draft is right; empty where that is not known.
-            rtt: measured, in seconds.
-            complete: whether these answers are all that were wanted.
-            failure: why not.
+            collected: answers in these modes, and how far they go.
+            rights: for each prompt, where the draft is right; None where that is not known.
         """
-        if not answers:
-            return cls(condition=condition, rtt=rtt, complete=complete, failure=failure)
-        baseline = [answer for answer in answers if answer.mode == CLOUD_ONLY]
-        variants: list[Figures] = []
-        chosen: list[Figures] = []
-        for mode in modes:
-            ways = []
-            for variant in mode.variants:
-                own = [each for each in answers if (each.mode, each.variant) == (mode.name, variant.label)]
-                measured = measured_parts(baseline, own, rtt=rtt) if rtt is not None else None
-                predicted = predicted_ratio(mode, variant, measured, rights) if measured is not None else None
-                ways.append(figures_of(own, baseline, measured=measured, predicted=predicted))
+        variants: list[ModeResult] = []
+        chosen: list[ModeResult] = []
+        for mode in modes if collected.answers else ():
+            ways = [_result(mode, variant, collected, rights or {}) for variant in mode.variants]
             variants += ways
             chosen.append(max(ways, key=lambda way: way.ratio.middle))
         return cls(
             condition=condition,
             modes=tuple(chosen),
             variants=tuple(variants),
-            rtt=rtt,
-            failure=failure,
-            complete=complete,
-            answers=tuple(answers),
+            rtt=collected.rtt,
+            failure=collected.failure,
+            complete=collected.complete,
+            answers=tuple(collected.answers),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -95,7 +97,17 @@ class Outcome:
             "complete": self.complete,
             "failure": self.failure,
             "measured_rtt_ms": 1000 * self.rtt if self.rtt is not None else None,
-            "modes": [figures.to_dict() for figures in self.modes],
-            "variants": [figures.to_dict() for figures in self.variants],
+            "modes": [result.to_dict() for result in self.modes],
+            "variants": [result.to_dict() for result in self.variants],
             "answers": [answer.to_dict() for answer in self.answers],
         }
+
+
+def _result(mode: Mode, variant: Variant, collected: Collected, rights: Mapping[str, Sequence[bool]]) -> ModeResult:
+    answers, rtt = collected.answers, collected.rtt
+    baseline = [each for each in answers if each.mode == CLOUD_ONLY]
+    own = [each for each in answers if (each.mode, each.variant) == (mode.name, variant.label)]
+    measured = measured_parts(baseline, own, rtt=rtt) if rtt is not None else None
+    predicted = predicted_ratio(mode, variant, measured, rights) if measured is not None else None
+    look_ahead = variant.options.get("look_ahead")
+    return ModeResult.of(own, baseline, look_ahead=look_ahead, measured=measured, predicted=predicted)

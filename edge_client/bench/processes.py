@@ -8,22 +8,32 @@ the other down.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...protocol.errors import DraftwireError, VerifierUnreachableError
 
-__all__ = ["CoreSplit", "Pair", "ask_program", "demo_pair", "running_verifier", "spinning"]
+__all__ = [
+    "CoreSplit",
+    "Pair",
+    "ask_program",
+    "demo_pair",
+    "running_verifier",
+    "spinning",
+    "terminate_is_interrupt",
+]
 
 _GRACE_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1
 _SPIN = """
 import os, sys
 parent, core = map(int, sys.argv[1:])
@@ -67,7 +77,7 @@ def ask_program(module: str, arguments: Sequence[str], *, given: str | None = No
     """
     command = [sys.executable, "-m", module, *arguments]
     source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
-    with _terminate_is_interrupt():
+    with terminate_is_interrupt():
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=False, **source)
     if done.returncode != 0:
         raise DraftwireError(f"{module} ended with status {done.returncode}; see the line above")
@@ -118,18 +128,24 @@ class CoreSplit:
 def running_verifier(target: str, *, dtype: str, cores: CoreSplit) -> Iterator[int]:
     """A verifier process with one thread on a core of its own; yields its port, and ends it whatever happens.
 
-    This process keeps off that core meanwhile, and a request to terminate counts as an interrupt.
+    This process keeps off that core meanwhile, and a request to terminate counts as an interrupt. On Linux the verifier
+    ends even where this process is killed; there it must not outlive the thread that enters this.
 
     Raises:
         VerifierUnreachableError: it did not start; it has said why on standard error.
     """
     command = [sys.executable, "-m", "draftwire.cloud_verifier.cli", "--log-level", "warning", "serve", target]
     command += ["--port", "0", "--dtype", dtype, "--threads", "1"]
-    with _terminate_is_interrupt():
+    with terminate_is_interrupt():
         # An interrupt from the terminal is for this process, which then ends the verifier in its own time.
         with cores.target():
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, **_own_group()
+                command,
+                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                preexec_fn=_dying_with_parent(),
+                **_own_group(),
             )
         try:
             with cores.device():
@@ -146,7 +162,7 @@ def spinning() -> Iterator[None]:
     command = [sys.executable, "-c", _SPIN, str(os.getpid())]
     quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes: list[subprocess.Popen[str]] = []
-    with _terminate_is_interrupt():
+    with terminate_is_interrupt():
         try:
             for core in cores:
                 processes.append(subprocess.Popen([*command, str(core)], text=True, **quiet, **_own_group()))
@@ -160,6 +176,20 @@ def spinning() -> Iterator[None]:
 
 def _own_group() -> dict[str, Any]:
     return {"process_group": 0} if os.name == "posix" else {}
+
+
+def _dying_with_parent() -> Callable[[], None] | None:
+    """What a child has to do first so that the kernel kills it when the thread that started it ends; Linux has that."""
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()  # looked up here: after a fork the less is done the better
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(1)
+
+    return prepare
 
 
 def _announced_port(process: subprocess.Popen[str]) -> int:
@@ -184,7 +214,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def _terminate_is_interrupt() -> Iterator[None]:
+def terminate_is_interrupt() -> Iterator[None]:
     """Let SIGTERM be handled as an interrupt is, so that whoever ends this process ends its children."""
     if threading.current_thread() is not threading.main_thread():
         yield

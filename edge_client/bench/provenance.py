@@ -14,8 +14,9 @@ from typing import Any
 
 from ...protocol.manifest import Manifest
 from ...protocol.messages import Welcome
+from .prompts import BenchPrompt
 
-__all__ = ["describe_draft", "describe_machine", "describe_target", "provenance"]
+__all__ = ["describe_draft", "describe_machine", "describe_target", "describe_work", "provenance"]
 
 _LIBRARIES = ("onnxruntime", "numpy", "websockets", "tokenizers", "torch", "transformers")
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -61,6 +62,13 @@ def describe_draft(manifest: Manifest) -> dict[str, Any]:
 def describe_target(welcome: Welcome, *, dtype: str | None) -> dict[str, Any]:
     """The target by the verifier's own words; ``dtype`` where this run chose it."""
     return {"name": welcome.target, "fingerprint": welcome.fingerprint.hex(), "dtype": dtype}
+
+
+def describe_work(prompts: Sequence[BenchPrompt], *, max_tokens: int, repeats: int) -> str:
+    """What was asked, in a line."""
+    tasks = ", ".join(dict.fromkeys(prompt.task for prompt in prompts))
+    count = f"{len(prompts)} prompt{'' if len(prompts) == 1 else 's'} ({tasks})"
+    return f"{count}, {f'{repeats} answers to each, ' if repeats > 1 else ''}at most {max_tokens} tokens an answer"
 
 
 def _versions() -> dict[str, str]:

@@ -12,8 +12,9 @@ __all__ = ["Spread", "median_interval", "percentile"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """``middle`` is a geometric mean, the others are order statistics of the same values."""
+    """``count`` values: ``middle`` is their geometric mean, the others are order statistics."""
 
+    count: int
     middle: float
     low_quartile: float
     high_quartile: float
@@ -24,6 +25,7 @@ class Spread:
     def of(cls, ratios: Sequence[float]) -> Spread:
         """Of ratios, all above 0, at least one."""
         return cls(
+            count=len(ratios),
             middle=statistics.geometric_mean(ratios),
             low_quartile=percentile(ratios, 0.25),
             high_quartile=percentile(ratios, 0.75),

@@ -8,10 +8,10 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ...protocol.errors import DraftwireError, InvalidParameterError
@@ -23,13 +23,14 @@ from ..bench.benchmark import Benchmark, Plan
 from ..bench.chart import check_drawable, draw
 from ..bench.conditions import Net, parse_numbers
 from ..bench.modes import DEFAULT_MODES, parse_modes
+from ..bench.outputs import check_outputs, write_output
 from ..bench.processes import CoreSplit, Pair, demo_pair, running_verifier
 from ..bench.prompts import PROMPTS, TASKS, choose_prompts
-from ..bench.provenance import describe_draft, describe_target, provenance
+from ..bench.provenance import describe_draft, describe_target, describe_work, provenance
 from ..bench.references import ReferenceOptions, run_references
 from ..bench.report import report
 from ..bench.subject import Subject
-from ..wan_conditions import parse_bandwidth, parse_jitter
+from ..wan_conditions import ABOUT_PIECES, parse_bandwidth, parse_jitter
 from .options import api_key
 
 __all__ = ["register"]
@@ -46,12 +47,9 @@ _NOT_ADVERSE = ("rtt", "jitter", "bandwidth", "temperature", "modes", "reference
 """Options of the grid; the adverse conditions are fixed."""
 
 _ADVERSE = "\n".join(f"  {each.name:<10}  {each.about}" for each in ADVERSITIES)
+_MODES = "\n".join(f"  {mode.name:<10}  {mode.about}" for mode in parse_modes([*DEFAULT_MODES, "cost"]))
 _EPILOG = f"""modes:
-  cloud_only  no draft; always run, as all others are compared with it
-  serial      draft 3 or 6 tokens, send, wait for the verdict; the faster of the two is reported
-  pipelined   draft without pause, 16 tokens ahead; the target waits for drafts
-  draftwire   the default of every client: an adaptive look-ahead, and the target never waits
-  cost        the same, but the target waits for drafts, which saves target passes
+{_MODES}
   aimd, pid, bandit, fixed:N
               other controllers of the look-ahead, for comparison
 
@@ -59,8 +57,10 @@ conditions of --adverse, where drafting has little to gain; it is to reach {LEAS
 least, with the first token after {MOST_FIRST}x of the time at the most; whether it does is told, and is no failure:
 {_ADVERSE}
 
-Exit status: 0, 1 if a condition failed, 2 for wrong usage, 130 when interrupted; what was measured is told all the
-same."""
+{ABOUT_PIECES}
+
+Exit status: 0, 1 if a condition failed or a file could not be written, 2 for wrong usage, 130 when interrupted; what
+was measured is told all the same."""
 
 
 def register(commands: Any) -> None:
@@ -84,8 +84,10 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--draft", metavar="DIR", help="draft bundle (default: the demo pair's)")
     group.add_argument("--url", help="measure a running verifier instead of starting one")
     group.add_argument("--api-key-file", metavar="FILE", help="with --url: file with the API key")
-    group.add_argument("--dtype", choices=["bfloat16", "float32"], help="of the target (default bfloat16)")
-    group.add_argument("--threads", type=int, default=1, help="cores of the draft (default %(default)s)")
+    group.add_argument(
+        "--dtype", choices=["bfloat16", "float32"], help="number format of the target (default bfloat16)"
+    )
+    group.add_argument("--threads", type=int, default=1, help="threads of the draft (default %(default)s)")
 
 
 def _add_grid(parser: argparse.ArgumentParser) -> None:
@@ -100,25 +102,39 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
         const="all",
         help="instead of the grid: draftwire under conditions that are bad for drafting; see below (default all)",
     )
-    group.add_argument("--rtt", metavar="MS,...", help=f"emulated round trips (default {_FULL['rtt']})")
-    group.add_argument("--jitter", metavar="MS", help="of each piece one way: MOST or LEAST-MOST")
     group.add_argument(
-        "--bandwidth", metavar="BITS", help="bits a second, as 2M; 100k/2M is up/down (default no limit)"
+        "--rtt", metavar="MS,...", help=f"emulated round trips, added to the real one (default {_FULL['rtt']})"
     )
-    group.add_argument("--temperature", metavar="T,...", help=f"(default {_FULL['temperature']})")
-    group.add_argument("--modes", metavar="MODE,...", help=f"(default {','.join(DEFAULT_MODES)})")
-    group.add_argument("--tasks", metavar="TASK,...", default=",".join(TASKS), help="of prompts (default %(default)s)")
     group.add_argument(
-        "--prompts", type=int, metavar="N", help=f"of at most {len(PROMPTS)} (default: one of each task)"
+        "--jitter",
+        metavar="MS",
+        help="extra delay of each piece of data, one way, ms: MOST or LEAST-MOST (default 0); see below",
     )
-    group.add_argument("--max-tokens", type=int, help=f"of each answer (default {_FULL['max_tokens']})")
+    group.add_argument(
+        "--bandwidth", metavar="BITS", help="most bits a second, such as 2M; 100k/2M is up/down (default no limit)"
+    )
+    group.add_argument(
+        "--temperature", metavar="T,...", help=f"sampling temperatures, 0 is greedy (default {_FULL['temperature']})"
+    )
+    group.add_argument(
+        "--modes", metavar="MODE,...", help=f"modes to compare; see below (default {','.join(DEFAULT_MODES)})"
+    )
+    group.add_argument(
+        "--tasks", metavar="TASK,...", default=",".join(TASKS), help="kinds of prompt (default %(default)s)"
+    )
+    group.add_argument(
+        "--prompts", type=int, metavar="N", help=f"how many prompts, at most {len(PROMPTS)} (default: one of each task)"
+    )
+    group.add_argument(
+        "--max-tokens", type=int, metavar="N", help=f"most tokens of each answer (default {_FULL['max_tokens']})"
+    )
     group.add_argument(
         "--repeats",
         type=int,
         metavar="N",
-        help=f"of every prompt (default {_FULL['repeats']}; {_ADVERSE_FULL['repeats']} with --adverse)",
+        help=f"answers to each prompt (default {_FULL['repeats']}; {_ADVERSE_FULL['repeats']} with --adverse)",
     )
-    group.add_argument("--seed", type=int, default=7, help="of sampling and jitter (default %(default)s)")
+    group.add_argument("--seed", type=int, default=7, help="seed of sampling and jitter (default %(default)s)")
     group.add_argument(
         "--reference",
         action="store_true",
@@ -143,6 +159,7 @@ class _Results:
     provenance: dict[str, Any]
     references: list[dict[str, Any]] = field(default_factory=list)
     failure: str | None = None
+    unwritten: list[str] = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -166,7 +183,7 @@ def _run(parsed: argparse.Namespace) -> int:
     _tell(parsed, benchmark, results)
     if results.interrupted:
         return 130
-    return 1 if results.failure is not None or benchmark.failed else 0
+    return 1 if results.failure is not None or results.unwritten or benchmark.failed else 0
 
 
 @contextlib.contextmanager
@@ -212,7 +229,16 @@ def _add_references(
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    """Tell what goes on. Where nobody hears it any more, the run goes on nevertheless."""
+    if sys.stderr is None:  # closed before we began; print() would take standard output instead
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # what is still buffered goes nowhere, or leaving would fail on it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -281,10 +307,8 @@ def _check_subject(parsed: argparse.Namespace) -> None:
 
 def _check_outputs(parsed: argparse.Namespace) -> None:
     """What would fail at the end had better fail at the beginning."""
-    for option in ("json", "plot", "record"):
-        file = getattr(parsed, option)
-        if file is not None and (Path(file).is_dir() or not Path(file).absolute().parent.is_dir()):
-            raise InvalidParameterError(f"--{option}", f"{file} cannot be a file: no such folder, or a folder itself")
+    options = ("--json", "--record", "--plot")
+    check_outputs({option: file for option in options if (file := getattr(parsed, option[2:])) is not None})
     if parsed.plot is not None:
         check_drawable()
 
@@ -302,20 +326,45 @@ def _key(parsed: argparse.Namespace) -> str | None:
 
 
 def _tell(parsed: argparse.Namespace, benchmark: Benchmark | AdverseBenchmark, results: _Results) -> None:
+    """Files first: they can be read again, and standard output may be gone."""
+    for option, content in _contents(parsed, benchmark, results):
+        if (problem := write_output(option, getattr(parsed, option[2:]), content)) is not None:
+            results.unwritten.append(problem)
+            _say(f"draftwire: error: {problem}")
     if isinstance(benchmark, Benchmark):
-        tables = report(benchmark.outcomes, results.references)
+        tables = report(benchmark.outcomes, results.references, heading=_heading(parsed, benchmark))
     else:
-        tables = adverse_report(benchmark.outcomes)
+        tables = adverse_report(benchmark.outcomes, heading=_heading(parsed, benchmark))
     if tables:
         print(tables, flush=True)
+
+
+def _contents(
+    parsed: argparse.Namespace, benchmark: Benchmark | AdverseBenchmark, results: _Results
+) -> Iterator[tuple[str, str | bytes]]:
+    """What goes into the files asked for, by option; each is made when those before it are written."""
     if parsed.json is not None:
-        _write(parsed.json, json.dumps(_everything(parsed, benchmark, results), indent=2) + "\n")
+        yield "--json", json.dumps(_everything(parsed, benchmark, results), indent=2) + "\n"
     if not isinstance(benchmark, Benchmark):
         return
     if parsed.record is not None:
-        benchmark.trace.save(parsed.record)
+        yield "--record", benchmark.trace.to_json()
     if parsed.plot is not None and any(outcome.modes for outcome in benchmark.outcomes):
-        draw(benchmark.outcomes, parsed.plot)
+        yield "--plot", draw(benchmark.outcomes)
+
+
+def _heading(parsed: argparse.Namespace, benchmark: Benchmark | AdverseBenchmark) -> str:
+    """What was measured. Of a verifier that was not started here, no more is known than its target."""
+    if benchmark.welcome is None:
+        return ""
+    plan, manifest = benchmark.plan, benchmark.manifest
+    format_here = f" ({_dtype(parsed)}, 1 thread)" if parsed.url is None else ""
+    threads = f"{parsed.threads} thread{'' if parsed.threads == 1 else 's'}"
+    work = describe_work(plan.prompts, max_tokens=plan.max_tokens, repeats=plan.repeats)
+    return (
+        f"Target {benchmark.welcome.target}{format_here}, draft {manifest.name} ({manifest.quantization.scheme}, "
+        f"{threads})\n{work}"
+    )
 
 
 def _everything(
@@ -344,10 +393,3 @@ def _settings(plan: Plan | AdversePlan) -> dict[str, Any]:
         "seed": plan.seed,
     }
     return settings if isinstance(plan, Plan) else {**settings, "first_tokens": plan.first_tokens}
-
-
-def _write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidParameterError("--json", f"{file} cannot be written: {error.strerror or error}") from error

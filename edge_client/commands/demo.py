@@ -38,18 +38,28 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--prompt", help="what to answer (default: a programming task)")
     parser.add_argument(
-        "--prompts", type=int, default=1, help=f"answer so many of {len(_PROMPTS)} prompts (default %(default)s)"
+        "--prompts",
+        type=int,
+        default=1,
+        help=f"how many prompts to answer, at most {len(_PROMPTS)} (default %(default)s)",
     )
     parser.add_argument(
         "--rtt", type=float, default=50.0, metavar="MS", help="emulated round trip (default %(default)g)"
     )
-    parser.add_argument("--max-tokens", type=int, default=100, help="tokens of each answer (default %(default)s)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=100, metavar="N", help="most tokens of each answer (default %(default)s)"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     parser.add_argument("--look-ahead", type=int, metavar="N", help="most draft tokens ahead (default: it adapts)")
     parser.add_argument(
-        "--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the target (default %(default)s)"
+        "--dtype",
+        choices=["bfloat16", "float32"],
+        default="bfloat16",
+        help="number format of the target (default %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=7, help="of the sampling, above temperature 0")
+    parser.add_argument(
+        "--seed", type=int, default=7, help="seed of sampling, which is above temperature 0 (default %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(run=_run)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import time
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...protocol.errors import InvalidParameterError
-from ..wan_conditions import parse_bandwidth, parse_jitter
-from ..wan_relay import Conditions, Cut, WanRelay
+from ..bench.processes import terminate_is_interrupt
+from ..wan_conditions import ABOUT_PIECES, parse_bandwidth, parse_jitter
+from ..wan_relay import Conditions, Cut, WanRelay, is_host
 
 __all__ = ["register"]
 
@@ -20,29 +22,33 @@ _DEFAULT_LISTEN = "127.0.0.1:0"
 def register(commands: Any) -> None:
     """Add the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "relay", help="forward TCP connections over an emulated network, until interrupted"
+        "relay",
+        help="forward TCP connections over an emulated network, until interrupted",
+        description="Forward TCP connections over an emulated network, until interrupted.",
+        epilog=ABOUT_PIECES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--to", required=True, metavar="HOST:PORT", help="where to forward, such as the verifier")
     parser.add_argument(
         "--listen", default=_DEFAULT_LISTEN, metavar="HOST:PORT", help="port 0 takes a free one (default %(default)s)"
     )
-    parser.add_argument("--rtt", type=float, default=0.0, metavar="MS", help="round trip (default %(default)g)")
+    parser.add_argument("--rtt", type=float, default=0.0, metavar="MS", help="round trip added (default %(default)g)")
     parser.add_argument(
-        "--jitter", default="0", metavar="MS", help="what a piece may take longer one way: MOST or LEAST-MOST"
+        "--jitter",
+        default="0",
+        metavar="MS",
+        help="extra delay of each piece of data, one way, ms: MOST or LEAST-MOST (default %(default)s); see below",
     )
     parser.add_argument(
         "--bandwidth", metavar="BITS", help="bits a second, such as 100k or 2M; 100k/2M is up/down (default no limit)"
     )
     parser.add_argument(
         "--cut-after",
-        default="",
         metavar="SECONDS",
         help="break a connection so long after its start; each time given, as in 2,5, breaks one connection",
     )
-    parser.add_argument(
-        "--cut-after-bytes", default="", metavar="N", help="break a connection once it has received so many bytes"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the jitter (default %(default)s)")
+    parser.add_argument("--cut-after-bytes", metavar="N", help="break a connection once it has received so many bytes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the jitter (default %(default)s)")
     parser.set_defaults(run=_run)
 
 
@@ -51,6 +57,8 @@ def _run(parsed: argparse.Namespace) -> int:
     if port == 0:
         raise InvalidParameterError("--to", "needs a port above 0")
     listen_host, listen_port = _address("--listen", parsed.listen)
+    if (host, port) == (listen_host, listen_port):
+        raise InvalidParameterError("--to", f"{parsed.to} is where it listens itself; give another port")
     relay = WanRelay(
         host,
         port,
@@ -60,11 +68,14 @@ def _run(parsed: argparse.Namespace) -> int:
         listen_host=listen_host,
         listen_port=listen_port,
     )
-    asyncio.run(_serve(relay, listen_host, parsed))
+    _open_many_files()
+    with terminate_is_interrupt():
+        asyncio.run(_serve(relay, listen_host, parsed))
     return 0
 
 
 async def _serve(relay: WanRelay, host: str, parsed: argparse.Namespace) -> None:
+    asyncio.get_running_loop().set_exception_handler(relay.on_loop_error)
     async with relay:
         started = time.monotonic()
         print(f"listening on {_joined(host, relay.port)}, {_plan(relay.conditions, parsed)}", flush=True)
@@ -72,6 +83,17 @@ async def _serve(relay: WanRelay, host: str, parsed: argparse.Namespace) -> None
             await asyncio.Event().wait()
         finally:
             print(_summary(relay, time.monotonic() - started), flush=True)
+
+
+def _open_many_files() -> None:
+    """Each connection is two open files, and the limit that a program starts with is often 1024."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS names no limit, and then refuses that
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -85,6 +107,8 @@ def _address(field: str, text: str) -> tuple[str, int]:
         host, port = None, None
     if not host or port is None or parts.netloc != text or "@" in text:
         raise InvalidParameterError(field, f"must look like host:port, not {text!r}")
+    if not is_host(host):
+        raise InvalidParameterError(field, f"must have a host name that can be looked up, not {text!r}")
     return host, port
 
 
@@ -106,18 +130,22 @@ def _conditions(parsed: argparse.Namespace) -> Conditions:
 
 def _cuts(parsed: argparse.Namespace) -> list[Cut]:
     try:
-        timed = [Cut(after_seconds=float(text)) for text in parsed.cut_after.split(",") if text]
+        timed = [Cut(after_seconds=float(text)) for text in _parts(parsed.cut_after)]
     except ValueError as error:  # of which InvalidParameterError is one
         raise InvalidParameterError(
-            "--cut-after", f"must be seconds such as 2 or 5,2, not {parsed.cut_after}"
+            "--cut-after", f"must be seconds such as 2 or 5,2, not {parsed.cut_after!r}"
         ) from error
     try:
-        counted = [Cut(after_bytes=int(text)) for text in parsed.cut_after_bytes.split(",") if text]
+        counted = [Cut(after_bytes=int(text)) for text in _parts(parsed.cut_after_bytes)]
     except ValueError as error:
         raise InvalidParameterError(
-            "--cut-after-bytes", f"must be whole numbers above 0, not {parsed.cut_after_bytes}"
+            "--cut-after-bytes", f"must be whole numbers above 0, not {parsed.cut_after_bytes!r}"
         ) from error
     return timed + counted
+
+
+def _parts(text: str | None) -> list[str]:
+    return [] if text is None else text.split(",")
 
 
 # --- what is said ---------------------------------------------------------------------------------------------------

@@ -111,3 +111,27 @@ def test_wrong_usage(arguments: list[str], named: str, capsys: pytest.CaptureFix
 def test_a_trace_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert regret.main(["nowhere.json"]) == 2
     assert "nowhere.json cannot be read" in capsys.readouterr().err
+
+
+RECORD = '{"task": "", "temperature": %s, "seed": 1, "ranks": %s, "confidences": %s}'
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        "[" * 100_000,
+        f"[{RECORD % ('0', '[]', '[]')}]",
+        f"[{RECORD % ('NaN', '[0]', '[1]')}]",
+        f"[{RECORD % ('9' * 400, '[0]', '[1]')}]",
+    ],
+    ids=["nested", "empty", "nan", "digits"],
+)
+def test_a_file_that_is_no_trace(records: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(f'{{"target": "big", "draft": "small", "about": "", "records": {records}}}', "utf-8")
+    assert regret.main([str(file)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"draftwire: error: trace: {file} is no trace: ")
+    assert told.err.endswith("; record it again\n")
+    assert told.err.count("\n") == 1

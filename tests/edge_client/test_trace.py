@@ -86,6 +86,13 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
         ({"records": [3]}, "it has no temperature"),
         ({"records": [{"seed": "x"}]}, "a record's seed is 'x'"),
         ({"records": [{"temperature": "warm"}]}, "a record's temperature is 'warm'"),
+        ({"records": [{"temperature": True}]}, "a record's temperature is True"),
+        ({"records": [{"temperature": float("nan")}]}, "a record's temperature is nan"),
+        ({"records": [{"temperature": float("inf")}]}, "a record's temperature is inf"),
+        ({"records": [{"temperature": -0.1}]}, "a record's temperature is -0.1"),
+        ({"records": [{"temperature": 10**400}]}, "a record's temperature is 1000"),
+        ({"records": [{"ranks": [], "confidences": []}]}, "a record is of no position"),
+        ({"target": [[[[[[[[]]]]]]]]}, "target is [[[[[[[...]]]]]]], not text"),
         ({"records": [{"ranks": [0, -1, 0]}]}, "ranks holds -1"),
         ({"records": [{"ranks": [0, True, 0]}]}, "ranks holds True"),
         ({"records": [{"confidences": [0, 1, 256]}]}, "confidences holds 256"),
@@ -105,12 +112,21 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, change: dict[str, Any]
     with pytest.raises(InvalidParameterError, match="is no trace: ") as caught:
         Trace.load(file)
     assert problem in str(caught.value)
+    assert str(caught.value).endswith("; record it again")
+    assert len(str(caught.value)) < len(str(file)) + 150
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
 def test_a_file_that_is_no_json(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "trace.json").write_bytes(content)
     with pytest.raises(InvalidParameterError, match="is no JSON text"):
+        Trace.load(tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"records":'])
+def test_a_file_that_is_nested_too_deep(tmp_path: Path, opening: bytes) -> None:
+    (tmp_path / "trace.json").write_bytes(opening * 100_000)
+    with pytest.raises(InvalidParameterError, match=r"is no trace: it is nested too deep; record it again$"):
         Trace.load(tmp_path / "trace.json")
 
 

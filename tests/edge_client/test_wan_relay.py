@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import socket
@@ -10,9 +11,12 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from draftwire.edge_client import wan_link
+from draftwire.edge_client.wan_link import Network
 from draftwire.edge_client.wan_pipe import BUFFER_BYTES
 from draftwire.edge_client.wan_relay import Conditions, Cut, WanRelay
 from draftwire.protocol.errors import DraftwireError, InvalidParameterError
@@ -270,6 +274,17 @@ async def test_a_cut_in_time_hits_one_connection_each() -> None:
         assert relay.counters.cuts == 2
 
 
+async def test_the_same_time_twice_is_for_two_connections() -> None:
+    cuts = [Cut(after_seconds=0.03), Cut(after_seconds=0.03)]
+    async with server() as port, WanRelay("127.0.0.1", port, cuts=cuts) as relay:
+        for number in (1, 2):
+            async with connection(relay) as (reader, writer):
+                writer.write(b"a")
+                assert await read_until_broken(reader) == b"a"
+            assert relay.counters.cuts == number
+        assert await round_trip(relay) == b"ping"
+
+
 @pytest.mark.parametrize("count", [1, 4999, 5000, 70_000])
 async def test_a_cut_by_bytes_lets_so_many_through(count: int) -> None:
     data = random.Random(4).randbytes(100_000)
@@ -334,7 +349,7 @@ async def test_an_unreachable_target_closes_the_client_and_is_told_once(caplog: 
             async with connection(relay) as (reader, _):
                 assert await wait_for(reader.read()) == b""
         (record,) = caplog.records
-        assert record.getMessage() == f"the relay cannot reach 127.0.0.1:{port}: Connection refused"
+        assert record.getMessage() == f"127.0.0.1:{port} refused the connection; is anything listening there yet?"
         async with server(port=port):
             assert await round_trip(relay) == b"ping"
 
@@ -347,6 +362,37 @@ async def test_a_port_in_use_is_one_clear_line() -> None:
             async with WanRelay("127.0.0.1", port, listen_port=port):
                 pass
         assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["a" * 70 + ".com", "ä..b", "\udcff"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InvalidParameterError, match=r"^host: "):
+        WanRelay(name, 1)
+    with pytest.raises(InvalidParameterError, match=r"^listen_host: "):
+        WanRelay("bücher.example", 1, listen_host=name)
+
+
+def test_a_lack_of_open_files_is_told_once_for_each_time(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network("127.0.0.1", 1, Conditions(), cuts=[], seed=0)
+    told: list[int] = []
+    for now in (0.0, 0.0, 1.0, 9.0, 18.0, 30.0, 31.0):  # over in between only once
+        monkeypatch.setattr(wan_link, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        network.tell_shortage()
+        told.append(len(caplog.records))
+    assert told == [1, 1, 1, 1, 1, 2, 2]
+    assert "ulimit -n" in caplog.text
+
+
+async def test_other_problems_of_the_loop_are_not_kept_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    relay = WanRelay("127.0.0.1", 1)
+    for number in (errno.EMFILE, errno.ENFILE, errno.EPERM):
+        relay.on_loop_error(loop, {"message": "it went wrong", "exception": OSError(number, "so")})
+    shortage, other = (record.getMessage() for record in caplog.records)
+    assert shortage.startswith("too many open files: ")
+    assert other.startswith("it went wrong")
 
 
 def test_the_delay_is_given_once() -> None:

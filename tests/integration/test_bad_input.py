@@ -221,7 +221,9 @@ async def test_a_server_that_speaks_something_else() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        await fails_with(VerifierRefusedError, f"ws://127.0.0.1:{port}", match="is not a verifier")
+        await fails_with(
+            VerifierRefusedError, f"ws://127.0.0.1:{port}", match="is not a verifier: it answers in another"
+        )
 
 
 async def test_a_server_that_hangs_up() -> None:
@@ -230,7 +232,9 @@ async def test_a_server_that_hangs_up() -> None:
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        await fails_with(VerifierError, f"ws://127.0.0.1:{port}", match=str(port))
+        await fails_with(
+            VerifierUnreachableError, f"ws://127.0.0.1:{port}", match="closed the connection without an answer"
+        )
 
 
 async def nothing(_: web.WebSocketResponse, __: Session) -> None:

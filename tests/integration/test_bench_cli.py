@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +19,7 @@ from draftwire.edge_client.trace import Trace
 from .harness import PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
 from .table_bundle import right_table, seal, write_bundle
 
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 MODES = ["cloud_only", "serial", "draftwire"]
 
 
@@ -27,7 +30,7 @@ class Bench:
         self.process = process
 
     @classmethod
-    async def start(cls, *arguments: str) -> Bench:
+    async def start(cls, *arguments: str, **streams: Any) -> Bench:
         return cls(
             await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -36,8 +39,7 @@ class Bench:
                 "bench",
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                **{"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE, **streams},
             )
         )
 
@@ -51,11 +53,11 @@ class Bench:
         """Exit status, output, errors."""
         out, err = await wait_for(self.process.communicate())
         assert self.process.returncode is not None
-        return self.process.returncode, out.decode(), err.decode()
+        return self.process.returncode, (out or b"").decode(), (err or b"").decode()
 
 
-async def bench(*arguments: str) -> tuple[int, str, str]:
-    return await (await Bench.start(*arguments)).end()
+async def bench(*arguments: str, **streams: Any) -> tuple[int, str, str]:
+    return await (await Bench.start(*arguments, **streams)).end()
 
 
 @pytest.fixture
@@ -87,7 +89,8 @@ async def test_measures_a_running_verifier(verifier: RunningVerifier, draft: Pat
     outputs = ["--json", str(files[0]), "--plot", str(files[1]), "--record", str(files[2])]
     status, out, err = await bench(*small(verifier, draft, "--repeats", "2", *outputs))
     assert status == 0, err
-    assert "Speed, temperature 0.7, 1 prompt" in out
+    assert out.startswith(f"Target {verifier.target.info.name}, draft ")
+    assert "\n1 prompt (chat), 2 answers to each, at most 6 tokens an answer\n\nSpeed, temperature 0.7\n" in out
     content = json.loads(files[0].read_text("utf-8"))
     [condition] = content["conditions"]
     assert condition["complete"] is True
@@ -109,7 +112,7 @@ async def test_measures_a_running_verifier(verifier: RunningVerifier, draft: Pat
 async def test_without_a_network_to_emulate_it_connects_directly(verifier: RunningVerifier, draft: Path) -> None:
     status, out, err = await bench(*small(verifier, draft, "--rtt", "0", "--temperature", "0"))
     assert status == 0, err
-    assert "     0  cloud_only" in out
+    assert re.search(r"^     0 +\d+\.\d  cloud_only", out, re.MULTILINE)
 
 
 async def test_a_condition_that_fails_is_told_and_the_others_are_measured(
@@ -119,7 +122,7 @@ async def test_a_condition_that_fails_is_told_and_the_others_are_measured(
     status, out, err = await bench(*small(verifier, draft, *options))
     assert status == 1, err  # the first temperature is refused as as good as infinite
     assert "Failed: RTT 5 ms, temperature 1e+300: " in out
-    assert "Speed, temperature 0, 1 prompt" in out
+    assert "Speed, temperature 0\n" in out
     failed, measured = json.loads((tmp_path / "all.json").read_text("utf-8"))["conditions"]
     assert failed["failure"]
     assert measured["complete"] is True
@@ -133,8 +136,69 @@ async def test_an_interrupt_shows_what_was_measured(verifier: RunningVerifier, d
     status, out, err = await run.end()
     assert status == 130, err
     assert "Traceback" not in err
-    assert "     1  cloud_only" in out
+    assert re.search(r"^     1 +\d+\.\d  cloud_only", out, re.MULTILINE)
     assert json.loads((tmp_path / "all.json").read_text("utf-8"))["interrupted"] is True
+
+
+def complete(file: Path) -> bool:
+    [condition] = json.loads(file.read_text("utf-8"))["conditions"]
+    return bool(condition["complete"])
+
+
+@full
+async def test_a_file_that_cannot_be_written_takes_nothing_else_with_it(
+    verifier: RunningVerifier, draft: Path, tmp_path: Path
+) -> None:
+    outputs = ["--json", "/dev/full", "--record", str(tmp_path / "trace.json"), "--plot", str(tmp_path / "chart.png")]
+    status, out, err = await bench(*small(verifier, draft, *outputs))
+    assert status == 1
+    assert "\nSpeed, temperature 0.7\n" in out
+    assert err.endswith("\ndraftwire: error: --json: /dev/full cannot be written: No space left on device\n")
+    assert len(Trace.load(tmp_path / "trace.json").records) == 1
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+@full
+async def test_every_file_that_cannot_be_written_is_told(verifier: RunningVerifier, draft: Path) -> None:
+    options = [word for option in ("--json", "--record", "--plot") for word in (option, "/dev/full")]
+    status, out, err = await bench(*small(verifier, draft, *options))
+    assert status == 1
+    assert "\nSpeed, temperature 0.7\n" in out
+    assert re.findall("error: (.*?): ", err) == ["--json", "--record", "--plot"]
+
+
+@full
+async def test_the_files_are_there_though_nobody_takes_the_tables(
+    verifier: RunningVerifier, draft: Path, tmp_path: Path
+) -> None:
+    files = [tmp_path / "full.json", tmp_path / "broken.json"]
+    with open("/dev/full", "wb") as gone:
+        status, _, err = await bench(*small(verifier, draft, "--json", str(files[0])), stdout=gone)
+    assert (status, err.splitlines()[-1]) == (
+        1,
+        "draftwire: error: cannot write the output: No space left on device",
+    )
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        status, _, err = await bench(*small(verifier, draft, "--json", str(files[1])), stdout=write)
+    finally:
+        os.close(write)
+    assert status == 141
+    assert "error" not in err
+    assert complete(files[0])
+    assert complete(files[1])
+
+
+@full
+async def test_progress_that_cannot_be_written_does_not_end_the_run(
+    verifier: RunningVerifier, draft: Path, tmp_path: Path
+) -> None:
+    with open("/dev/full", "wb") as gone:
+        status, out, _ = await bench(*small(verifier, draft, "--json", str(tmp_path / "all.json")), stderr=gone)
+    assert status == 0
+    assert "\nSpeed, temperature 0.7\n" in out
+    assert complete(tmp_path / "all.json")
 
 
 async def test_adverse_conditions_with_a_draft_that_would_be_right(
@@ -190,6 +254,8 @@ async def test_adverse_conditions_with_a_draft_that_would_be_right(
         (["--url", "ws://127.0.0.1:9", "--target", "somewhere"], "--url"),
         (["--json", "no/such/folder/all.json"], "--json"),
         (["--record", "."], "--record"),
+        (["--json", "/proc/x.json"], "--json"),
+        (["--json", "no.json", "--plot", "./no.json"], "--plot"),
     ],
 )
 async def test_a_bad_value_is_wrong_usage_and_named(arguments: list[str], named: str) -> None:
@@ -220,8 +286,11 @@ async def test_what_cannot_be_measured_at_all_is_one_line(
 
 
 def children_of(process: int) -> list[int]:
-    tasks = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text("ascii").split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended since
+            found += map(int, task.read_text("ascii").split())
+    return found
 
 
 def pair(target: Path, draft: Path) -> list[str]:
@@ -279,3 +348,17 @@ async def test_leaves_no_verifier_behind(
     assert status == 130, err
     assert "Traceback" not in err
     assert not Path(f"/proc/{verifier}").exists()
+
+
+@pytest.mark.demo
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing but Linux ends a child whose parent is killed")
+async def test_leaves_no_verifier_behind_even_where_it_is_killed(
+    demo_target_folder: Path, demo_draft_folder: Path
+) -> None:
+    run = await Bench.start(*pair(demo_target_folder, demo_draft_folder), "--max-tokens", "200")
+    await run.until_says("(1 of 1)")
+    assert len(children_of(run.process.pid)) == 1
+    run.process.kill()
+    # The verifier holds the pipe for errors that it inherited, so the end of what comes through it is its end.
+    status, _, _ = await run.end()
+    assert status == -signal.SIGKILL

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,8 +20,10 @@ PROMPT = [1, 7, 3]
 
 
 @asynccontextmanager
-async def relay(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def relay(*arguments: str, before: Sequence[str] = ()) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command; ``before`` it, another that becomes it."""
     process = await asyncio.create_subprocess_exec(
+        *before,
         sys.executable,
         "-m",
         "draftwire.edge_client.cli",
@@ -50,9 +52,11 @@ def port_in(line: str) -> int:
     return int(found[1])
 
 
-async def interrupted(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
+async def interrupted(
+    process: asyncio.subprocess.Process, number: signal.Signals = signal.SIGINT
+) -> tuple[int, str, str]:
     """Interrupt it as Ctrl-C does; returns status, what it printed since, and what it complained."""
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = await wait_for(process.communicate())
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -101,16 +105,47 @@ async def test_cuts_happen_and_let_the_next_connection_go_on() -> None:
     assert out.endswith(" 2 cuts\n")
 
 
-async def test_a_connection_is_cut_in_time() -> None:
+@pytest.mark.parametrize(("times", "cuts"), [("0.05", "1 cut"), ("0.05,0.05", "2 cuts")])
+async def test_a_connection_is_cut_in_time(times: str, cuts: str) -> None:
     async with (
         running_verifier(endless_table()) as verifier,
-        relay("--to", f"127.0.0.1:{verifier.port}", "--cut-after", "0.05") as process,
+        relay("--to", f"127.0.0.1:{verifier.port}", "--cut-after", times) as process,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port_in(await first_line(process)))
-        with pytest.raises(ConnectionResetError):
-            await wait_for(reader.read())
-        writer.close()
-        assert (await interrupted(process))[1].endswith(" 1 cut\n")
+        port = port_in(await first_line(process))
+        for _ in times.split(","):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with pytest.raises(ConnectionResetError):
+                await wait_for(reader.read())
+            writer.close()
+        assert (await interrupted(process))[1].endswith(f" {cuts}\n")
+
+
+async def test_a_request_to_terminate_is_an_interrupt() -> None:
+    async with relay("--to", "127.0.0.1:1") as process:
+        await first_line(process)
+        status, out, err = await interrupted(process, signal.SIGTERM)
+    assert (status, err) == (130, "")
+    assert re.fullmatch(r"relayed for \d+\.\d s: 0 connections, .*\n", out)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs ulimit")
+async def test_a_lack_of_open_files_is_one_line_and_passes() -> None:
+    few = ("/bin/sh", "-c", 'ulimit -n 30; exec "$@"', "sh")
+    async with (
+        running_verifier(endless_table()) as verifier,
+        relay("--to", f"127.0.0.1:{verifier.port}", before=few) as process,
+    ):
+        port = port_in(await first_line(process))
+        ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+        assert process.stderr is not None
+        told = (await wait_for(process.stderr.readline())).decode()
+        for _, writer in ends:
+            writer.close()
+        async with AsyncEdgeClient(f"ws://127.0.0.1:{port}") as client:  # it is connected once there is room again
+            assert len((await wait_for(client.generate(PROMPT, max_tokens=5))).token_ids) == 5
+        status, _, err = await interrupted(process)
+    assert told == ("draftwire: too many open files: connections wait or are closed; raise the limit with ulimit -n\n")
+    assert (status, err) == (130, "")
 
 
 async def test_an_unreachable_target_is_told_and_the_relay_goes_on() -> None:
@@ -124,7 +159,7 @@ async def test_an_unreachable_target_is_told_and_the_relay_goes_on() -> None:
             writer.close()
         status, out, err = await interrupted(process)
     assert status == 130
-    assert err == f"draftwire: the relay cannot reach 127.0.0.1:{port}: Connection refused\n"
+    assert err == f"draftwire: 127.0.0.1:{port} refused the connection; is anything listening there yet?\n"
     assert ": 2 connections, 0 bytes up, 0 bytes down, 0 cuts" in out
 
 
@@ -146,6 +181,15 @@ async def test_a_port_in_use_is_one_line() -> None:
         ("--to", "127.0.0.1:0"),
         ("--to", "127.0.0.1:99999"),
         ("--to", "u@h:1"),
+        ("--to", "a" * 70 + ".com:1"),
+        ("--to", "ä..b:1"),
+        ("--listen", "a" * 70 + ".com:0"),
+        ("--listen", "ä..b:0"),
+        ("--to", "127.0.0.1:8123", "--listen", "127.0.0.1:8123"),
+        ("--cut-after", ",,"),
+        ("--cut-after", ""),
+        ("--cut-after", "2,"),
+        ("--cut-after-bytes", ",,"),
         ("--listen", ":80"),
         ("--rtt", "-1"),
         ("--rtt", "nan"),
@@ -155,9 +199,8 @@ async def test_a_port_in_use_is_one_line() -> None:
         ("--cut-after-bytes", "0"),
     ],
 )
-async def test_what_cannot_be_is_refused_in_one_line_that_names_it(arguments: tuple[str, str]) -> None:
-    options = dict([("--to", "127.0.0.1:1"), arguments])
-    async with relay(*(word for pair in options.items() for word in pair)) as process:
+async def test_what_cannot_be_is_refused_in_one_line_that_names_it(arguments: tuple[str, ...]) -> None:
+    async with relay("--to", "127.0.0.1:1", *arguments) as process:
         out, err = await wait_for(process.communicate())
     assert (process.returncode, out) == (2, b"")
     assert err.decode().startswith(f"draftwire: error: {arguments[0]}: ")

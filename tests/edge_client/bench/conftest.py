@@ -10,7 +10,7 @@ import pytest
 from draftwire.edge_client.bench.conditions import Condition, Net
 from draftwire.edge_client.bench.measure import Answer, Round
 from draftwire.edge_client.bench.modes import parse_modes
-from draftwire.edge_client.bench.outcome import Outcome
+from draftwire.edge_client.bench.outcome import Collected, Outcome
 from draftwire.edge_client.stats import Stats
 
 AnswerMaker = Callable[..., Answer]
@@ -90,14 +90,12 @@ def drafted() -> AnswerMaker:
 def outcome() -> Callable[..., Outcome]:
     """Makes the outcome of a condition with one prompt in both modes."""
 
-    def make(*, rtt_ms: float = 50.0, temperature: float = 0.0, **options: Any) -> Outcome:
+    def make(*, rtt_ms: float = 50.0, temperature: float = 0.0, complete: bool = True) -> Outcome:
         return Outcome.of(
             Condition(net=Net(rtt_ms=rtt_ms), temperature=temperature),
             parse_modes(["draftwire"]),
-            [plain_answer(), drafted_answer()],
+            Collected(answers=[plain_answer(), drafted_answer()], rtt=0.05, complete=complete),
             {"chat-1": [True, False, True, True, False]},
-            rtt=0.05,
-            **{"complete": True, **options},
         )
 
     return make

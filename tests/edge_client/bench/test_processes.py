@@ -99,6 +99,18 @@ def test_whoever_ends_this_process_ends_the_verifier(number: signal.Signals) -> 
     assert not Path(f"/proc/{child}").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing but Linux ends a child whose parent is killed")
+def test_a_verifier_ends_where_this_process_is_killed() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", STARTED], **pipes)
+    assert process.stdout is not None
+    assert len(process.stdout.readline().split()) == 2
+    process.kill()
+    # The verifier holds the pipe for errors that it inherited, so the end of what comes through it is its end.
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+
+
 def children() -> list[int]:
     return [int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()]
 

@@ -13,7 +13,7 @@ def test_percentiles(values: list[float], share: float, expected: float) -> None
 
 
 def test_a_spread_of_one_value_is_that_value() -> None:
-    assert Spread.of([1.5]) == Spread(1.5, 1.5, 1.5, 1.5, 1.5)
+    assert Spread.of([1.5]) == Spread(1, 1.5, 1.5, 1.5, 1.5, 1.5)
 
 
 @pytest.mark.parametrize(

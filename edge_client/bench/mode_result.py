@@ -1,4 +1,4 @@
-"""From measured answers to the figures of one mode under one condition. No figure is computed anywhere else."""
+"""From measured answers to the result of one mode under one condition. No figure of it is computed anywhere else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .expectation import Measured
 from .measure import Answer
 from .spread import Spread, percentile
 
-__all__ = ["Figures", "RoundParts", "figures_of", "ratios_by_prompt"]
+__all__ = ["ModeResult", "RoundParts", "ratios_by_prompt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class RoundParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ModeResult:
     """One mode under one condition, all its answers together.
 
     Attributes:
@@ -46,7 +46,7 @@ class Figures:
         tokens_per_second: after the first token; harmonic mean over the answers.
         ratio: speed over cloud-only, prompt by prompt.
         ttft_ms: to the first token, median over the answers.
-        tpot_ms: a token, mean over each answer, median over the answers.
+        tpot_ms: a token after the first, mean over each answer, median over the answers.
         itl_ms: from one commit to the next, at p50, p95 and p99.
         acceptance_rate: of the draft tokens tested; None where none was.
         accepted_by_position: entry i is the share of the rounds with a draft that accepted at least i + 1 tokens.
@@ -54,9 +54,10 @@ class Figures:
         cpu_ms_per_token: device CPU time of drafting.
         process_cpu_ms_per_token: CPU time of the whole client, the emulated network included.
         round: where a round's time goes.
+        look_ahead: most tokens drafted ahead, where the variant fixes that.
         measured: what the prediction is made from; None where nothing is predicted.
         predicted: the ratio that it gives.
-        reached: the share of the prediction that was reached.
+        of_predicted: the ratio over the predicted one. It may be above 1: what is predicted is no bound.
     """
 
     mode: str
@@ -76,59 +77,64 @@ class Figures:
     cpu_ms_per_token: float
     process_cpu_ms_per_token: float
     round: RoundParts
+    look_ahead: int | None = None
     measured: Measured | None = None
     predicted: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        answers: Sequence[Answer],
+        baseline: Sequence[Answer],
+        *,
+        look_ahead: int | None = None,
+        measured: Measured | None = None,
+        predicted: float | None = None,
+    ) -> ModeResult:
+        """Make the figures of one variant.
+
+        Args:
+            answers: all of one mode and variant, under one condition; at least one.
+            baseline: cloud-only answers to the same prompts, as often.
+            look_ahead: most tokens drafted ahead, where the variant fixes that.
+            measured: what the prediction is made from.
+            predicted: the ratio that it gives.
+        """
+        stats = [answer.stats for answer in answers]
+        tokens = sum(each.committed for each in stats)
+        drafted = sum(each.drafted for each in stats)
+        gaps = [1000 * gap for answer in answers for gap in _gaps(answer)]
+        return cls(
+            mode=answers[0].mode,
+            variant=answers[0].variant,
+            answers=len(answers),
+            tokens=tokens,
+            tokens_per_second=statistics.harmonic_mean([each.tokens_per_second for each in stats]),
+            ratio=Spread.of(list(ratios_by_prompt(answers, baseline).values())),
+            ttft_ms=1000 * statistics.median(each.ttft_seconds or 0.0 for each in stats),
+            tpot_ms=1000 * statistics.median(answer.seconds_per_token for answer in answers),
+            itl_ms={f"p{share}": percentile(gaps, share / 100) for share in (50, 95, 99)},
+            acceptance_rate=sum(each.accepted for each in stats) / drafted if drafted else None,
+            accepted_by_position=_by_position(answers),
+            target_passes_per_token=sum(each.target_passes for each in stats) / tokens,
+            bytes_up_per_token=sum(each.bytes_up for each in stats) / tokens,
+            bytes_down_per_token=sum(each.bytes_down for each in stats) / tokens,
+            cpu_ms_per_token=1000 * sum(each.draft_cpu_seconds for each in stats) / tokens,
+            process_cpu_ms_per_token=1000 * sum(answer.cpu_seconds for answer in answers) / tokens,
+            round=_round_parts(answers, gaps),
+            look_ahead=look_ahead,
+            measured=measured,
+            predicted=predicted,
+        )
+
     @property
-    def reached(self) -> float | None:
+    def of_predicted(self) -> float | None:
         """See the class."""
         return self.ratio.middle / self.predicted if self.predicted else None
 
     def to_dict(self) -> dict[str, object]:
         """For ``--json``."""
-        return {**asdict(self), "reached": self.reached}
-
-
-def figures_of(
-    answers: Sequence[Answer],
-    baseline: Sequence[Answer],
-    *,
-    measured: Measured | None = None,
-    predicted: float | None = None,
-) -> Figures:
-    """Figures of the answers of one variant, at least one.
-
-    Args:
-        answers: all of one mode and variant, under one condition.
-        baseline: cloud-only answers to the same prompts, as often.
-        measured: what the prediction is made from.
-        predicted: the ratio that it gives.
-    """
-    stats = [answer.stats for answer in answers]
-    tokens = sum(each.committed for each in stats)
-    drafted = sum(each.drafted for each in stats)
-    gaps = [1000 * gap for answer in answers for gap in _gaps(answer)]
-    return Figures(
-        mode=answers[0].mode,
-        variant=answers[0].variant,
-        answers=len(answers),
-        tokens=tokens,
-        tokens_per_second=statistics.harmonic_mean([each.tokens_per_second for each in stats]),
-        ratio=Spread.of(list(ratios_by_prompt(answers, baseline).values())),
-        ttft_ms=1000 * statistics.median(each.ttft_seconds or 0.0 for each in stats),
-        tpot_ms=1000 * statistics.median(answer.seconds_per_token for answer in answers),
-        itl_ms={f"p{share}": percentile(gaps, share / 100) for share in (50, 95, 99)},
-        acceptance_rate=sum(each.accepted for each in stats) / drafted if drafted else None,
-        accepted_by_position=_by_position(answers),
-        target_passes_per_token=sum(each.target_passes for each in stats) / tokens,
-        bytes_up_per_token=sum(each.bytes_up for each in stats) / tokens,
-        bytes_down_per_token=sum(each.bytes_down for each in stats) / tokens,
-        cpu_ms_per_token=1000 * sum(each.draft_cpu_seconds for each in stats) / tokens,
-        process_cpu_ms_per_token=1000 * sum(answer.cpu_seconds for answer in answers) / tokens,
-        round=_round_parts(answers, gaps),
-        measured=measured,
-        predicted=predicted,
-    )
+        return {**asdict(self), "of_predicted": self.of_predicted}
 
 
 def ratios_by_prompt(answers: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, float]:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from draftwire.edge_client.bench.figures import figures_of, ratios_by_prompt
 from draftwire.edge_client.bench.measure import Answer
+from draftwire.edge_client.bench.mode_result import ModeResult, ratios_by_prompt
 
 Maker = Callable[..., Answer]
 
@@ -18,7 +18,7 @@ def slower(answer: Answer, times: float) -> Answer:
 
 
 def test_figures_of_one_answer(plain: Maker, drafted: Maker) -> None:
-    found = figures_of([drafted()], [plain()], predicted=2.5)
+    found = ModeResult.of([drafted()], [plain()], predicted=2.5)
     assert (found.mode, found.answers, found.tokens) == ("draftwire", 1, 5)
     assert found.tokens_per_second == pytest.approx(4 / 0.08)
     assert found.ratio.middle == pytest.approx(2.0)
@@ -31,11 +31,11 @@ def test_figures_of_one_answer(plain: Maker, drafted: Maker) -> None:
     assert (found.bytes_up_per_token, found.bytes_down_per_token) == (20, 8)
     assert found.cpu_ms_per_token == pytest.approx(10)
     assert found.process_cpu_ms_per_token == pytest.approx(12)
-    assert found.reached == pytest.approx(0.8)
+    assert found.of_predicted == pytest.approx(0.8)
 
 
 def test_a_rounds_parts_leave_the_prompt_out(plain: Maker, drafted: Maker) -> None:
-    parts = figures_of([drafted()], [plain()]).round
+    parts = ModeResult.of([drafted()], [plain()]).round
     assert parts.lasted == pytest.approx(40)
     assert parts.draft == pytest.approx(20)
     assert parts.wire == pytest.approx(60)
@@ -44,20 +44,21 @@ def test_a_rounds_parts_leave_the_prompt_out(plain: Maker, drafted: Maker) -> No
 
 
 def test_cloud_only_has_no_draft_to_speak_of(plain: Maker) -> None:
-    found = figures_of([plain()], [plain()])
+    found = ModeResult.of([plain()], [plain()])
     assert found.ratio.middle == 1
     assert found.acceptance_rate is None
     assert found.accepted_by_position == []
     assert found.round.wire is None
-    assert found.reached is None
+    assert found.of_predicted is None
 
 
 def test_the_ratio_is_the_geometric_mean_over_prompts(plain: Maker, drafted: Maker) -> None:
     prompts = ["chat-1", "code-1", "list-1"]
     alone = [plain(prompt=prompt) for prompt in prompts]
     answers = [slower(drafted(prompt=prompt), times) for prompt, times in zip(prompts, (1, 2, 4), strict=True)]
-    ratio = figures_of(answers, alone).ratio
+    ratio = ModeResult.of(answers, alone).ratio
     assert ratio.middle == pytest.approx((2 * 1 * 0.5) ** (1 / 3))
+    assert ratio.count == 3
     assert (ratio.least, ratio.most) == pytest.approx((0.5, 2.0))
     assert (ratio.low_quartile, ratio.high_quartile) == pytest.approx((0.75, 1.5))
 
@@ -70,4 +71,4 @@ def test_repeats_of_a_prompt_count_as_one(plain: Maker, drafted: Maker) -> None:
 
 def test_speed_is_the_harmonic_mean(plain: Maker) -> None:
     alone = [plain(), slower(plain(prompt="code-1"), 3)]
-    assert figures_of(alone, alone).tokens_per_second == pytest.approx(2 / (0.04 + 0.12))
+    assert ModeResult.of(alone, alone).tokens_per_second == pytest.approx(2 / (0.04 + 0.12))
