@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(problem: object, *, status: int) -> int:
-    print(f"{PROGRAM}: error: {problem}", file=sys.stderr)
+    if sys.stderr is not None:  # closed before we began
+        with contextlib.suppress(OSError, ValueError):  # what cannot be told still has its status
+            print(f"{PROGRAM}: error: {problem}", file=sys.stderr)
     return status
 
 
