@@ -13,7 +13,7 @@ import pytest
 from draftwire.edge_client import AsyncEdgeClient, Degraded, EdgeClient, RoundCompleted
 from draftwire.protocol.errors import DraftwireError
 
-from .harness import GRACE, RunningVerifier, endless_table, running_verifier, wait_for
+from .harness import GRACE, PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
 
 PROMPT = [1, 7, 3]
 
@@ -101,12 +101,14 @@ async def test_a_result_stays_when_the_client_has_closed() -> None:
 async def test_a_pause_hook_that_raises_ends_drafting_and_not_the_answer(
     hook: Callable[[], bool], right_draft: Path
 ) -> None:
+    # Steps take a while, so that the device gets to ask before the answer is over.
+    target = PacedTarget(seconds=0.005, vocabulary_size=24, seed=5, eos_bias=-1e4)
     async with (
-        running_verifier(endless_table()) as verifier,
+        running_verifier(target) as verifier,
         AsyncEdgeClient(verifier.url, draft=right_draft, pause_drafting=hook) as client,
     ):
         await client.wait_for_draft()
-        async with client.stream(PROMPT, max_tokens=2000) as stream:
+        async with client.stream(PROMPT, max_tokens=300) as stream:
             reasons = [event.reason async for event in stream if isinstance(event, Degraded)]
     assert len(reasons) == 1
     assert reasons[0].startswith("pause_drafting raised ")

@@ -39,7 +39,7 @@ async def test_waiting_for_the_cloud_takes_next_to_no_cpu(right_draft: Path) -> 
 
 
 async def test_a_verifier_that_silently_stops_is_noticed(right_draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_PING_INTERVAL", 0.2)
+    monkeypatch.setattr(transport, "_PING_INTERVAL", 1.0)
     async with (
         running_verifier(endless_table()) as verifier,
         WanRelay("127.0.0.1", verifier.port, delay=0.01) as relay,
