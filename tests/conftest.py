@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from draftwire.protocol.errors import DraftwireError
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # In the background of a script interrupts are ignored, and the programs that tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -120,8 +120,10 @@ async def test_a_connection_is_cut_in_time(times: str, cuts: str) -> None:
         assert (await interrupted(process))[1].endswith(f" {cuts}\n")
 
 
-async def test_a_request_to_terminate_is_an_interrupt() -> None:
-    async with relay("--to", "127.0.0.1:1") as process:
+@pytest.mark.parametrize("before", [(), ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")])
+async def test_a_request_to_terminate_is_an_interrupt(before: tuple[str, ...]) -> None:
+    """Also where interrupts are ignored, as in the background of a script."""
+    async with relay("--to", "127.0.0.1:1", before=before) as process:
         await first_line(process)
         status, out, err = await interrupted(process, signal.SIGTERM)
     assert (status, err) == (130, "")
