@@ -106,7 +106,7 @@ class DraftLoop:
         self._stats.draft_steps += 1
         self._stats.draft_seconds += drafted.seconds
         self._stats.draft_cpu_seconds += drafted.cpu_seconds
-        self._controller.drafted(drafted.seconds, drafted.confidence)
+        self._controller.drafted(drafted.seconds)
         generation.add(path, drafted.proposal, drafted.confidence)
 
     def _is_paused(self) -> bool:

@@ -145,7 +145,7 @@ class _Replay:
         on_track = index < len(self._right) and all(proposal.token == _RIGHT for proposal in path.proposals)
         token = _RIGHT if on_track and self._right[index] else _WRONG
         byte = self._confidences[index] if on_track else _BYTE_AFTER_WRONG
-        self._controller.drafted(seconds, byte)
+        self._controller.drafted(seconds)
         self._generation.add(path, Proposal(token), byte)
         self._act()
 

@@ -88,7 +88,7 @@ class AdaptiveController(Controller):
 
     # --- what happens -------------------------------------------------------------------------------------------
 
-    def drafted(self, seconds: float, confidence: int) -> None:  # noqa: ARG002
+    def drafted(self, seconds: float) -> None:
         """See :class:`Controller`."""
         self._figures.draft.add(seconds)
 

@@ -84,8 +84,8 @@ class Controller(ABC):
     def decide(self, outlook: Outlook) -> Decision:
         """What to do now; asked after each drafted token and each commit."""
 
-    def drafted(self, seconds: float, confidence: int) -> None:  # noqa: B027 - only some care
-        """A draft token took so long, and has this confidence byte."""
+    def drafted(self, seconds: float) -> None:  # noqa: B027 - only some care
+        """A draft token took so long."""
 
     def committed(self, round_: Round) -> None:  # noqa: B027 - only some care
         """A commit arrived."""

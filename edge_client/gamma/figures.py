@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from ...protocol.calibration import Calibration
 from ...protocol.errors import InvalidParameterError
+from ..prediction import speedup
 from .controller import Round
 from .estimate import Recent, StepTime
 from .survival import DEPTHS, Survival
@@ -24,7 +25,6 @@ _FIRST_GUESS = 4
 """Tokens that what is assumed of an unknown draft is worth."""
 
 _POSITIONS = 512
-_MOST_BLOCK = 16
 
 
 class Figures:
@@ -109,29 +109,24 @@ class Figures:
 
         ``doubt`` scales the chance that a token is wrong: 0.5 asks what a stretch of surer text would bring.
 
-        Plays steps of a target that never waits, against a path drafted without pause that lives as
-        :attr:`survival` says. The same random numbers each time, so that only figures change the answer.
+        The model is that of a target that never waits and a path drafted without pause, on a text that is right and
+        wrong as :attr:`survival` says. The same random numbers each time, so that only figures change the answer.
         """
-        if not self.known:
+        draft, step = self.draft.median, self.step.seconds()
+        if draft <= 0 or step <= 0:
             return 1.0
-        draft, half = self.draft.median, self.rtt.median / 2
-        steps = [self.step.seconds(block) for block in range(_MOST_BLOCK + 1)]
+        slope = self.step.slope / step
+        return speedup(self._text(doubt), mode="run_ahead", step=step, draft=draft, rtt=self.rtt.median, slope=slope)
+
+    def _text(self, doubt: float) -> list[bool]:
+        """Where the draft is right on a text of this kind; the token after a wrong one is the first of a new path."""
         wrong = [doubt * (1 - self.survival.hit(depth)) for depth in range(DEPTHS)]
-        chance = random.Random(1)
-        now = committed = 0.0
-        start, since = 0.0, half  # the path's first position, and when drafting it began
-        while committed < _POSITIONS:
-            drafted = start + max(0.0, (now - half - since) // draft) if draft > 0 else start + _MOST_BLOCK
-            block = int(min(max(0.0, drafted - committed), _MOST_BLOCK))
-            now += steps[block]
-            alive, tokens = True, 0
-            while alive and tokens <= block:
-                alive = chance.random() >= wrong[min(int(committed - start), DEPTHS - 1)]
-                committed += 1
-                tokens += 1
-            if not alive:
-                start, since = committed, now + half
-        return committed * steps[0] / now if now > 0 else 1.0
+        chance, depth = random.Random(1), 0
+        right: list[bool] = []
+        for _ in range(_POSITIONS):
+            right.append(chance.random() >= wrong[min(depth, DEPTHS - 1)])
+            depth = depth + 1 if right[-1] else 0
+        return right
 
 
 def _times(values: Iterable[float]) -> list[float]:

@@ -11,12 +11,12 @@ import pytest
 from draftwire.cloud_verifier.table_target import TableTarget
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.transport import frame_bytes
+from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.frames import encode
 from draftwire.protocol.messages import Commit, Draft, Open, Opened, Policy
 from draftwire.protocol.sampling import SamplingParams
 from numpy.typing import NDArray
 
-from .counting_relay import CountingRelay
 from .harness import PatientScheduler, RawClient, endless_table, running_verifier, wait_for
 
 VOCABULARY = 49152
@@ -49,7 +49,7 @@ async def test_a_round_of_four(params: SamplingParams) -> None:
     """At a position, a path id and a stream id large enough to take more than one byte each."""
     async with (
         running_verifier(WideTarget(), scheduler=PatientScheduler()) as verifier,
-        CountingRelay(verifier.port) as relay,
+        WanRelay("127.0.0.1", verifier.port) as relay,
     ):
         through = replace(verifier, url=f"ws://127.0.0.1:{relay.port}")
         async with await RawClient.connect(through) as client:
@@ -68,7 +68,7 @@ async def test_a_round_of_four(params: SamplingParams) -> None:
                 guess = [sequence[-1]]
                 for _ in range(BLOCK):
                     guess.append(following(guess[-1]) if right else 49151)
-                before = relay.up, relay.down
+                before = relay.counters.bytes_up, relay.counters.bytes_down
                 await client.send(
                     Draft(
                         stream=stream,
@@ -87,8 +87,8 @@ async def test_a_round_of_four(params: SamplingParams) -> None:
                 assert commit.echo is not None
                 accepted += commit.accepted
                 sequence += [*guess[1 : 1 + commit.accepted], commit.token]
-                assert relay.up - before[0] <= MOST_UP
-                assert relay.down - before[1] <= MOST_DOWN
+                assert relay.counters.bytes_up - before[0] <= MOST_UP
+                assert relay.counters.bytes_down - before[1] <= MOST_DOWN
             assert accepted == 40 * BLOCK
 
 
@@ -116,7 +116,7 @@ async def test_the_stats_count_the_bytes_on_the_wire(
     folder = drafts[draft] if draft else None
     async with (
         running_verifier(endless_table()) as verifier,
-        CountingRelay(verifier.port) as relay,
+        WanRelay("127.0.0.1", verifier.port) as relay,
         AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=folder) as client,
     ):
         opened: list[Open] = []
@@ -130,10 +130,10 @@ async def test_the_stats_count_the_bytes_on_the_wire(
         await client.wait_for_draft()
         await client.generate([1, 2], max_tokens=4)  # connected, and the tokenizer fetched
         await client.ping()
-        before = relay.up, relay.down
+        before = relay.counters.bytes_up, relay.counters.bytes_down
         result = await wait_for(client.generate([1, 7, 3], max_tokens=60, policy="cost", temperature=0.8, seed=1))
         await client.ping()
         open_bytes = frame_bytes(len(encode(opened[-1], 24)), masked=True)
-        assert relay.up - before[0] == result.stats.bytes_up + open_bytes + PING[0]
-        assert relay.down - before[1] == result.stats.bytes_down + PING[1]
+        assert relay.counters.bytes_up - before[0] == result.stats.bytes_up + open_bytes + PING[0]
+        assert relay.counters.bytes_down - before[1] == result.stats.bytes_down + PING[1]
     assert (result.stats.bytes_up > 0) == (draft is not None)
