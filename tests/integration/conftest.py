@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from .harness import endless_table
+from .harness import RunningVerifier, endless_table, running_verifier
 from .table_bundle import one_hot_table, right_table, write_bundle, wrong_table
 
 
@@ -22,3 +23,10 @@ def drafts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def right_draft(drafts: dict[str, Path]) -> Path:
     """A draft that is the target itself."""
     return drafts["right"]
+
+
+@pytest.fixture
+async def verifier() -> AsyncIterator[RunningVerifier]:
+    """Of a target whose text never ends by itself, with a context that is soon full."""
+    async with running_verifier(endless_table(), max_context=300) as running:
+        yield running

@@ -110,6 +110,13 @@ async def running_verifier(
         engine.stop()
 
 
+def check_one_line(error: BaseException) -> None:
+    """An error for people: one line, and no trace."""
+    assert str(error)
+    assert "\n" not in str(error)
+    assert "Traceback" not in str(error)
+
+
 class PatientScheduler(Scheduler):
     """Waits for drafts as long as it takes, where a stream asked for the cost policy; runs ahead of all others.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,10 @@ from draftwire.protocol.session import Session
 
 from .harness import (
     RunningVerifier,
+    check_one_line,
     endless_table,
     honest_stream,
     reference_tokens,
-    running_verifier,
     scripted_verifier,
     serving,
     wait_for,
@@ -45,18 +44,6 @@ from .harness import (
 )
 
 PROMPT = [1, 7, 3]
-
-
-@pytest.fixture
-async def verifier() -> AsyncIterator[RunningVerifier]:
-    async with running_verifier(endless_table(), max_context=300) as running:
-        yield running
-
-
-def check_one_line(error: BaseException) -> None:
-    assert str(error)
-    assert "\n" not in str(error)
-    assert "Traceback" not in str(error)
 
 
 # --- the caller's own mistakes ------------------------------------------------------------------------------------

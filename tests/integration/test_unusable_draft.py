@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from draftwire.protocol.errors import (
 
 from .harness import (
     RunningVerifier,
+    check_one_line,
     endless_table,
     honest_stream,
     reference_tokens,
@@ -29,18 +29,6 @@ from .harness import (
 from .table_bundle import right_table, seal, write_bundle
 
 PROMPT = [1, 7, 3]
-
-
-@pytest.fixture
-async def verifier() -> AsyncIterator[RunningVerifier]:
-    async with running_verifier(endless_table(), max_context=300) as running:
-        yield running
-
-
-def check_one_line(error: BaseException) -> None:
-    assert str(error)
-    assert "\n" not in str(error)
-    assert "Traceback" not in str(error)
 
 
 async def goes_on_without(draft: Path, verifier: RunningVerifier, *, reason: str) -> None:
