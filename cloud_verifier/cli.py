@@ -15,10 +15,10 @@ from importlib import metadata
 
 from ..protocol.errors import DraftwireError, InvalidParameterError
 from ..protocol.messages import Limits
-from .engine import Engine
-from .scheduler import RunAhead, Scheduler
-from .server import VerifierServer
-from .target import Target
+from .engine.engine import Engine
+from .engine.scheduler import RunAhead, Scheduler
+from .service.server import VerifierServer
+from .targets.target import Target
 
 __all__ = ["main"]
 
@@ -124,7 +124,9 @@ def _positive(text: str) -> int:
 
 
 def _load(parsed: argparse.Namespace) -> Target:
-    from .transformers_target import TransformersTarget  # torch takes seconds to import, which --help need not wait for
+    from .targets.transformers_target import (
+        TransformersTarget,  # torch takes seconds to import, which --help need not wait for
+    )
 
     return TransformersTarget.load(
         parsed.model,

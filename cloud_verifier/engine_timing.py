@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from ..protocol.messages import Commit, Draft, Limits, Message, Open
 from ..protocol.sampling import SamplingParams
-from .engine import Engine
-from .target import Target
-from .transformers_target import TransformersTarget
+from .engine.engine import Engine
+from .engine.stream import Owner
+from .targets.target import Target
+from .targets.transformers_target import TransformersTarget
 
 __all__ = ["main"]
 
@@ -24,7 +25,7 @@ _TOKENS = 90
 
 
 @dataclass(slots=True, eq=False)
-class _Recorder:
+class _Recorder(Owner):
     """An owner that keeps the committed tokens."""
 
     tokens: list[int]

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from ..protocol.errors import DraftwireError
-from .target import Block, Target
-from .transformers_target import TransformersTarget
+from .targets.target import Block, Target
+from .targets.transformers_target import TransformersTarget
 
 __all__ = ["main", "measure"]
 

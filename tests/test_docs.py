@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from draftwire.cloud_verifier.stream import VerifierStream
+from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
 from draftwire.edge_client.generation import Generation
 from draftwire.protocol import errors
 from draftwire.protocol.acceptance import Proposal, verify_block
@@ -183,7 +183,7 @@ PROMPT = "abc"
 TARGET_TEXT = "abcdefghij"
 
 
-class _Nobody:
+class _Nobody(Owner):
     """An owner that hears nothing."""
 
     def deliver(self, messages: Sequence[Message]) -> None:

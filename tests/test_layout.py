@@ -14,7 +14,7 @@ SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 
 DOORS = {
     "websockets": {"edge_client/transport.py"},
-    "aiohttp": {"cloud_verifier/server.py"},
+    "aiohttp": {"cloud_verifier/service/server.py"},
     "matplotlib": {"edge_client/bench/chart.py"},
     # The exporter checks its graphs on the runtime that devices use, in one file of its own.
     "onnxruntime": {"edge_client/onnx_runtime.py", "export/graph_runner.py", "export/graph_quantizer.py"},

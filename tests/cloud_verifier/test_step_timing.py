@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from draftwire.cloud_verifier.step_timing import main, measure
-from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 
 MakeModel = Callable[..., str]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from draftwire.cloud_verifier.stream import VerifierStream
+from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
 from draftwire.edge_client.generation import Generation
 from draftwire.protocol.acceptance import Proposal, verify_block
 from draftwire.protocol.messages import Commit, Draft, Message, Open
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 PROMPT = (3, 4, 5)
 
 
-class Nobody:
+class Nobody(Owner):
     def deliver(self, messages: Sequence[Message]) -> None:
         raise AssertionError(messages)
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client.tokenizer import Tokenizer
 
 from ..integration.harness import GRACE, reference_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 
 from ..integration.harness import running_verifier
 from .conftest import CHAT_TEMPLATE, environment, reference_answer, run_example, running

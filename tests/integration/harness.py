@@ -13,12 +13,12 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 from aiohttp import web
-from draftwire.cloud_verifier.engine import Engine
-from draftwire.cloud_verifier.scheduler import Plan, Scheduler
-from draftwire.cloud_verifier.server import VerifierServer
-from draftwire.cloud_verifier.stream import VerifierStream
-from draftwire.cloud_verifier.table_target import TableTarget
-from draftwire.cloud_verifier.target import Block, Target
+from draftwire.cloud_verifier.engine.engine import Engine
+from draftwire.cloud_verifier.engine.scheduler import Plan, Scheduler
+from draftwire.cloud_verifier.engine.stream import VerifierStream
+from draftwire.cloud_verifier.service.server import VerifierServer
+from draftwire.cloud_verifier.targets.table_target import TableTarget
+from draftwire.cloud_verifier.targets.target import Block, Target
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.transport import Transport
 from draftwire.protocol.codes import PROTOCOL_VERSION, SUBPROTOCOL, Capability, Role

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from draftwire.cloud_verifier.engine import Engine
-from draftwire.cloud_verifier.server import VerifierServer
-from draftwire.cloud_verifier.table_target import TableTarget
-from draftwire.cloud_verifier.target import Block
+from draftwire.cloud_verifier.engine.engine import Engine
+from draftwire.cloud_verifier.service.server import VerifierServer
+from draftwire.cloud_verifier.targets.table_target import TableTarget
+from draftwire.cloud_verifier.targets.target import Block
 from draftwire.protocol.messages import Limits
 from numpy.typing import NDArray
 

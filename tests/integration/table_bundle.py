@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client.tokenizer import Tokenizer
 from draftwire.protocol.manifest import (
     BundleFile,

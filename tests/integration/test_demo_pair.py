@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draftwire.cloud_verifier.transformers_target import TransformersTarget
+from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.edge_client import AsyncEdgeClient, Result
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 

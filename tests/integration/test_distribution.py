@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftwire.cloud_verifier.scheduler import Scheduler
+from draftwire.cloud_verifier.engine.scheduler import Scheduler
 from draftwire.edge_client import AsyncEdgeClient, Result
 from draftwire.edge_client.wan_relay import Conditions, WanRelay
 from draftwire.protocol import acceptance

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftwire.cloud_verifier.transformers_target import TransformersTarget
+from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.edge_client.wan_relay import WanRelay
 
 from .harness import PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftwire.cloud_verifier.scheduler import RunAhead, Scheduler
+from draftwire.cloud_verifier.engine.scheduler import RunAhead, Scheduler
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.messages import Commit, Draft, End, EndReason, Opened

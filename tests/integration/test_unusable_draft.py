@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client import AsyncEdgeClient, Degraded
 from draftwire.protocol.errors import (
     BundleCorruptError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftwire.cloud_verifier.table_target import TableTarget
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.transport import frame_bytes
 from draftwire.edge_client.wan_relay import WanRelay

@@ -1,0 +1,102 @@
+"""Plain HTTP as the service's endpoints see it: a call comes in, a reply goes out. Knows no server library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ..engine.tenant import ANYBODY, Tenant
+
+__all__ = ["Call", "Handler", "Refusal", "Reply", "Route", "Visitor", "json_reply", "plain_refusal", "retry_headers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who is at the door.
+
+    Attributes:
+        tenant: whose key it showed.
+        remote: its address, for logs.
+        request_id: one for each connection and each call, in logs, traces and ``X-Request-Id``.
+        route: the traffic class it asked for, such as ``chat`` in ``/v1/verify/chat``; empty for none.
+    """
+
+    tenant: Tenant = ANYBODY
+    remote: str = ""
+    request_id: str = ""
+    route: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request. Names of ``headers`` are in lower case; ``body`` is whole and within the size limit."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    visitor: Visitor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer. A ``body`` that is an iterator is sent piece by piece, and closed when the caller leaves."""
+
+    body: bytes | AsyncIterator[bytes] = b""
+    status: int = 200
+    content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Refusal(Exception):
+    """A visitor is not let in, or a call not answered; ``status`` is HTTP's.
+
+    Args:
+        status: such as 401, 403, 413, 429 or 503.
+        message: one line for the visitor: what is wrong and what to do.
+        retry_after: seconds, where coming again may help.
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
+"""Cancelled when the caller leaves."""
+
+
+def json_reply(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    """A reply in JSON."""
+    return Reply(
+        body=json.dumps(value).encode(), status=status, content_type="application/json", headers=dict(headers or {})
+    )
+
+
+def plain_refusal(refusal: Refusal) -> Reply:
+    """A refusal as ``{"error": message}``."""
+    return json_reply({"error": str(refusal)}, status=refusal.status, headers=retry_headers(refusal))
+
+
+def retry_headers(refusal: Refusal) -> dict[str, str]:
+    """``Retry-After`` in whole seconds, at least 1, and for refused keys what is asked for."""
+    headers = {}
+    if refusal.retry_after is not None:
+        headers["Retry-After"] = str(max(1, round(refusal.retry_after + 0.5)))
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """An endpoint. ``public`` ones ask for no key; ``refuse`` says a refusal in the endpoint's own manner."""
+
+    method: str
+    path: str
+    handler: Handler
+    public: bool = False
+    refuse: Callable[[Refusal], Reply] = plain_refusal

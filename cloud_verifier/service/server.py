@@ -1,0 +1,305 @@
+"""The door to the network: the only file that imports aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket as sockets
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+
+from ...protocol.codes import SUBPROTOCOL
+from ...protocol.errors import VerifierError
+from ...protocol.messages import Limits
+from ..engine.engine import Engine
+from ..targets.target import Target
+from .catalog import Catalog
+from .connection import Connection
+from .doorkeeper import Doorkeeper
+from .health import Health
+from .http import Call, Refusal, Reply, Route, Visitor, plain_refusal
+from .peer import Peer
+
+__all__ = ["VerifierServer"]
+
+logger = logging.getLogger(__name__)
+
+_GRACE = 64 * 1024
+_SEND_BUFFER = 32 * 1024
+"""Bytes of a socket's commits that the kernel may hold: thousands of them, where a step makes one of ten bytes."""
+_REQUEST_SECONDS = 1.0
+"""How long plain requests have to end in a shutdown; by then clients have been told, and their sockets closed."""
+_DRAIN_LOOK = 0.05
+
+
+class VerifierServer:
+    """Serves an engine: ``/v1/verify`` (WebSocket) and plain HTTP endpoints.
+
+    Args:
+        engine: running.
+        target: what the engine serves.
+        limits: what clients are promised.
+        doorkeeper: who may come in; everybody by default.
+        routes: endpoints beside those of :class:`Catalog` and :class:`Health`.
+        health: see there.
+        drain_seconds: how long running streams may go on after SIGTERM.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        target: Target,
+        *,
+        limits: Limits,
+        doorkeeper: Doorkeeper | None = None,
+        routes: Sequence[Route] = (),
+        health: Health | None = None,
+        drain_seconds: float = 30.0,
+    ) -> None:
+        self._engine = engine
+        self._target = target
+        self._limits = limits
+        self._doorkeeper = doorkeeper or Doorkeeper()
+        catalog = Catalog(target, max_context=limits.max_context)
+        self._routes = [*(health or Health(engine)).routes(), *catalog.routes(), *routes]
+        self._drain_seconds = drain_seconds
+        self._peers: set[Peer] = set()
+
+    def app(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=self._limits.max_message_bytes * 8)
+        app.router.add_get("/v1/verify", self._verify)
+        app.router.add_get("/v1/verify/{route}", self._verify)
+        for route in self._routes:
+            app.router.add_route(route.method, route.path, self._answerer(route))
+        app.on_shutdown.append(self._shut_down)
+        return app
+
+    async def serve(
+        self, host: str, port: int, *, ready: Callable[[int], None], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Serve until a signal. SIGTERM lets running streams finish for a while, SIGINT ends them; a second signal
+        ends the process at once.
+
+        ``ready`` is told the bound port once connections are taken.
+        """
+        stop: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+        _catch_signals(stop)
+        runner = web.AppRunner(
+            self.app(),
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,  # whoever leaves stops what was being done for it
+            shutdown_timeout=_REQUEST_SECONDS,
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, ssl_context=tls)
+            try:
+                await site.start()
+            except OSError as error:
+                raise VerifierError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
+            ready(runner.addresses[0][1])
+            if await stop is signal.SIGTERM:
+                await self._drain()
+        finally:
+            await runner.cleanup()
+
+    async def _drain(self) -> None:
+        """Take no new streams, and let those that run finish, within the time there is."""
+        self._engine.drain()
+        until = asyncio.get_running_loop().time() + self._drain_seconds
+        logger.info("draining: %d streams have %g s to finish", self._engine.active_streams, self._drain_seconds)
+        while self._engine.active_streams and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(_DRAIN_LOOK)
+
+    # --- the WebSocket ------------------------------------------------------------------------------------------
+
+    async def _verify(self, request: web.Request) -> web.StreamResponse:
+        offered = request.headers.get("Sec-WebSocket-Protocol", "")
+        if SUBPROTOCOL not in [name.strip() for name in offered.split(",")]:
+            return web.json_response(
+                {"error": f"this endpoint speaks the WebSocket subprotocol {SUBPROTOCOL}; offer it"}, status=400
+            )
+        try:
+            if self._engine.draining:
+                raise Refusal(503, "the verifier is shutting down; connect to another", retry_after=1.0)
+            visitor = self._admit(request, request.match_info.get("route", ""))
+            with self._doorkeeper.connected(visitor):
+                socket = web.WebSocketResponse(
+                    protocols=(SUBPROTOCOL,),
+                    compress=False,
+                    autoping=False,  # a peer pings, and knows when no pong can be expected
+                    # A little over the limit still reaches the session, whose reply states the limit.
+                    max_msg_size=self._limits.max_message_bytes + _GRACE,
+                )
+                socket.headers["X-Request-Id"] = visitor.request_id
+                await socket.prepare(request)
+                await self._converse(socket, request.transport, visitor)
+                return socket
+        except Refusal as refusal:
+            return _whole(plain_refusal(refusal), {})
+
+    async def _converse(
+        self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None, visitor: Visitor
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        peer = Peer(_Socket(socket, transport), lost=lambda: connection.closed())
+        self._peers.add(peer)
+        connection = Connection(
+            self._engine,
+            self._target.info,
+            self._limits,
+            visitor=visitor,
+            send=peer.enqueue,
+            schedule=lambda action: _schedule(loop, action),
+        )
+        try:
+            async for message in socket:
+                if not await _hear(message, socket, connection, peer):
+                    break
+        except ConnectionError:  # it left while a pong was on its way
+            pass
+        finally:
+            connection.closed()
+            self._peers.discard(peer)
+            await peer.finish(WSCloseCode.PROTOCOL_ERROR, b"")
+
+    # --- plain HTTP ---------------------------------------------------------------------------------------------
+
+    def _admit(self, request: web.Request, route: str = "") -> Visitor:
+        return self._doorkeeper.admit(_lower(request.headers), remote=request.remote or "", route=route)
+
+    def _answerer(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """What aiohttp calls for a route: a call in, a reply out."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            headers = {}
+            try:
+                visitor = Visitor(remote=request.remote or "") if route.public else self._admit(request)
+                if visitor.request_id:
+                    headers["X-Request-Id"] = visitor.request_id
+                reply = await route.handler(await _call(request, visitor))
+            except Refusal as refusal:
+                reply = route.refuse(refusal)
+            if isinstance(reply.body, bytes):
+                return _whole(reply, headers)
+            return await _stream(request, reply, reply.body, headers)
+
+        return answer
+
+    async def _shut_down(self, app: web.Application) -> None:
+        del app
+        await asyncio.get_running_loop().run_in_executor(None, self._engine.stop)
+        reason = b"the verifier is shutting down"
+        await asyncio.gather(*(peer.finish(WSCloseCode.GOING_AWAY, reason) for peer in list(self._peers)))
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+async def _call(request: web.Request, visitor: Visitor) -> Call:
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise Refusal(413, f"the request is larger than {request.client_max_size} bytes; shorten it") from error
+    return Call(method=request.method, path=request.path, headers=_lower(request.headers), body=body, visitor=visitor)
+
+
+def _whole(reply: Reply, headers: Mapping[str, str]) -> web.Response:
+    assert isinstance(reply.body, bytes)
+    fields = {**headers, **reply.headers, "Content-Type": reply.content_type}
+    return web.Response(body=reply.body, status=reply.status, headers=fields)
+
+
+async def _stream(
+    request: web.Request, reply: Reply, pieces: AsyncIterator[bytes], headers: Mapping[str, str]
+) -> web.StreamResponse:
+    fields = {**headers, **reply.headers, "Content-Type": reply.content_type}
+    response = web.StreamResponse(status=reply.status, headers=fields)
+    try:
+        await response.prepare(request)
+        _limit_buffer(request.transport)
+        async for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+    except ConnectionError:  # it left; closing the pieces stops what made them
+        pass
+    finally:
+        close = getattr(pieces, "aclose", None)
+        if close is not None:
+            await close()
+    return response
+
+
+def _catch_signals(stop: asyncio.Future[signal.Signals]) -> None:
+    loop = asyncio.get_running_loop()
+    names = (signal.SIGINT, signal.SIGTERM)
+
+    def caught(number: signal.Signals) -> None:
+        for name in names:
+            loop.remove_signal_handler(name)
+            signal.signal(name, signal.SIG_DFL)
+        stop.set_result(number)
+
+    for name in names:
+        loop.add_signal_handler(name, caught, name)
+
+
+def _schedule(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(action)
+    except RuntimeError:  # the loop has closed under a last message
+        logger.debug("message dropped: the event loop is closed")
+
+
+async def _hear(message: WSMessage, socket: web.WebSocketResponse, connection: Connection, peer: Peer) -> bool:
+    """Take what a socket says. False when it is to be closed."""
+    if message.type is WSMsgType.PING:
+        await socket.pong(message.data)
+    elif message.type is WSMsgType.PONG:
+        peer.pong()
+    elif message.type not in (WSMsgType.BINARY, WSMsgType.TEXT) or not connection.receive(message.data):
+        return False
+    if connection.crowded:
+        room = asyncio.Event()
+        connection.when_room(room.set)
+        with peer.holding():
+            await room.wait()
+    return True
+
+
+class _Socket:
+    """An aiohttp WebSocket as a peer sees it; see :class:`~.peer.Socket`."""
+
+    def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
+        self._socket = socket
+        self._transport = transport
+        _limit_buffer(transport)
+
+    async def send(self, frame: bytes) -> None:
+        await self._socket.send_bytes(frame)
+
+    async def ping(self) -> None:
+        await self._socket.ping()
+
+    async def close(self, code: int, reason: bytes) -> None:
+        if not self._socket.closed:
+            await self._socket.close(code=code, message=reason)
+
+    def abort(self) -> None:
+        if isinstance(self._transport, asyncio.WriteTransport):
+            self._transport.abort()
+
+
+def _limit_buffer(transport: asyncio.BaseTransport | None) -> None:
+    """Keep the kernel from taking megabytes for a reader that has stalled: it is noticed the later for it."""
+    raw = transport.get_extra_info("socket") if transport is not None else None
+    if raw is not None:
+        with contextlib.suppress(OSError):
+            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)
