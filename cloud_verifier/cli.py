@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -17,6 +18,7 @@ from ..protocol.errors import DraftwireError, InvalidParameterError
 from ..protocol.messages import Limits
 from .engine.engine import Engine
 from .engine.scheduler import RunAhead, Scheduler
+from .service.health import Health
 from .service.server import VerifierServer
 from .targets.target import Target
 
@@ -70,8 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     serve.add_argument("--port", type=_port, default=8300, help="port; 0 picks a free one (default %(default)s)")
     _add_model_options(serve)
-    serve.add_argument("--max-streams", type=_positive, default=64, help="streams at once (default %(default)s)")
-    serve.add_argument("--max-context", type=_positive, help="tokens of one stream (default: the model's own)")
+    _add_capacity_options(serve)
     serve.add_argument(
         "--run-ahead",
         choices=[choice.value for choice in RunAhead],
@@ -85,6 +86,20 @@ def _parser() -> argparse.ArgumentParser:
         help="with --run-ahead auto: in steps that N other streams share, wait for late drafts under latency "
         "too; saves target passes, and costs each stream some speed (default: never)",
     )
+    serve.add_argument(
+        "--drain-seconds",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="after SIGTERM, how long running streams may go on (default %(default)g)",
+    )
+    serve.add_argument(
+        "--stall-seconds",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="a step of the target that takes longer makes /readyz fail until it ends (default %(default)g)",
+    )
     serve.set_defaults(run=_serve)
 
     info = commands.add_parser("info", help="show versions and devices, or what a target is")
@@ -93,6 +108,51 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
     return parser
+
+
+def _add_capacity_options(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("--max-streams", type=_positive, default=64, help="streams at once (default %(default)s)")
+    serve.add_argument("--max-context", type=_positive, help="tokens of one stream (default: the model's own)")
+    serve.add_argument(
+        "--kv-memory",
+        type=_size,
+        metavar="SIZE",
+        help="memory for keys and values of all streams and known prefixes, such as 4G or 800M; nothing grows beyond "
+        "it (default: half of the memory that is free once the model is loaded)",
+    )
+    serve.add_argument(
+        "--prefix-cache",
+        type=_whole,
+        default=1 << 17,
+        metavar="TOKENS",
+        help="tokens of earlier prompts and answers to keep while memory allows; 0 for none (default %(default)s)",
+    )
+    serve.add_argument(
+        "--share-prefixes",
+        action="store_true",
+        help="let all keys share known prefixes; response times then tell what others have asked",
+    )
+    serve.add_argument(
+        "--max-waiting",
+        type=_whole,
+        default=64,
+        metavar="N",
+        help="streams that may wait for a place; any more are told to come back later (default %(default)s)",
+    )
+    serve.add_argument(
+        "--wait-seconds",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="how long a stream waits for a place at most (default %(default)g)",
+    )
+    serve.add_argument(
+        "--step-tokens",
+        type=_positive,
+        default=512,
+        metavar="N",
+        help="tokens that one step of the target computes at most, prompts and drafts included (default %(default)s)",
+    )
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +183,29 @@ def _positive(text: str) -> int:
     return value
 
 
-def _load(parsed: argparse.Namespace) -> Target:
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError("must be seconds, 0 or more")
+    return value
+
+
+def _size(text: str) -> int:
+    """Bytes, with K, M, G or T for powers of 1024."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"must be a size such as 4G or 800M, not {text!r}")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def _load(parsed: argparse.Namespace, *, kv_memory: int | None = None) -> Target:
     from .targets.transformers_target import (
         TransformersTarget,  # torch takes seconds to import, which --help need not wait for
     )
@@ -134,20 +216,33 @@ def _load(parsed: argparse.Namespace) -> Target:
         dtype=parsed.dtype,
         threads=parsed.threads,
         trust_remote_code=parsed.trust_remote_code,
+        kv_memory=kv_memory,
     )
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    target = _load(parsed)
+    target = _load(parsed, kv_memory=parsed.kv_memory)
     context = target.info.max_context
     if parsed.max_context is not None and parsed.max_context > context:
-        raise InvalidParameterError("--max-context", f"is more than the model's own {context}")
+        raise InvalidParameterError("--max-context", f"is more than the {context} that model and memory allow")
     limits = make_limits(target, max_streams=parsed.max_streams, max_context=parsed.max_context or context)
     engine = Engine(
-        target, limits=limits, scheduler=Scheduler(run_ahead=RunAhead(parsed.run_ahead), crowd=parsed.crowd)
+        target,
+        limits=limits,
+        scheduler=Scheduler(run_ahead=RunAhead(parsed.run_ahead), crowd=parsed.crowd, step_tokens=parsed.step_tokens),
+        most_waiting=parsed.max_waiting,
+        wait_seconds=parsed.wait_seconds,
+        prefix_tokens=parsed.prefix_cache,
+        share_prefixes=parsed.share_prefixes,
     )
     engine.start()
-    server = VerifierServer(engine, target, limits=limits)
+    server = VerifierServer(
+        engine,
+        target,
+        limits=limits,
+        health=Health(engine, stall_seconds=parsed.stall_seconds),
+        drain_seconds=parsed.drain_seconds,
+    )
 
     def ready(port: int) -> None:
         host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host

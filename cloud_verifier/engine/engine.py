@@ -13,53 +13,29 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...protocol.acceptance import verify_block
-from ...protocol.errors import (
-    BusyError,
-    DraftwireError,
-    ErrorCode,
-    InvalidParameterError,
-    NonFiniteLogitsError,
-    ProtocolError,
-    StreamError,
-)
-from ...protocol.messages import Commit, Draft, EndReason, Error, Limits, Open, Opened
+from ...protocol.errors import ErrorCode
+from ...protocol.messages import Draft, Error, Limits, Open
 from ..targets.target import Target
 from .inbox import FRAME_WEIGHT, Command, Inbox, Outbox, draft_weight
+from .lifecycle import SHUTTING_DOWN, Lifecycle
+from .observer import EngineGauges, Observer
+from .prefix_cache import PrefixCache
+from .roster import Roster
 from .scheduler import Scheduler
-from .slots import Slots
-from .stream import Owner, VerifierStream, Work
+from .speculation import Speculation
+from .stepping import EngineCounters, Stepper
+from .stream import Key, Owner
+from .waiting_line import WaitingLine
 
 __all__ = ["Engine", "EngineCounters"]
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[Owner, int]
-
 _ROOM = 1 << 16
 """Of one owner in the inbox, beyond the tokens of one whole context: what 64 busy streams draft within a step."""
 
 _STOP_SECONDS = 10.0
-_RETRY_AFTER = 1.0
-_SHUTTING_DOWN = "the verifier is shutting down; open again"
-
-
-@dataclass(slots=True)
-class EngineCounters:
-    """Totals since the start; seconds are wall time of the engine's thread."""
-
-    steps: int = 0
-    step_seconds: float = 0.0
-    target_seconds: float = 0.0
-    committed: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    run_ahead: int = 0
 
 
 class Engine:
@@ -67,22 +43,49 @@ class Engine:
 
     Args:
         target: used from the engine's thread alone.
-        limits: what clients were promised; streams beyond ``max_streams`` are refused as busy.
+        limits: what clients were promised; ``max_streams`` take part in steps at once.
         scheduler: decides who takes part in a step.
+        observer: is told what happens.
+        speculation: decides what becomes of a stream's drafts; by default they are used.
+        most_waiting: streams that may wait for a place; any more are told that the verifier is busy.
+        wait_seconds: how long each waits at most.
+        prefix_tokens: tokens of the prefix cache, 0 for none.
+        share_prefixes: between all tenants; otherwise each has its own, as response times tell what is in it.
     """
 
-    def __init__(self, target: Target, *, limits: Limits, scheduler: Scheduler | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        limits: Limits,
+        scheduler: Scheduler | None = None,
+        observer: Observer | None = None,
+        speculation: Callable[[Owner, Open], Speculation] | None = None,
+        most_waiting: int = 0,
+        wait_seconds: float = 10.0,
+        prefix_tokens: int = 1 << 16,
+        share_prefixes: bool = False,
+    ) -> None:
         self.limits = limits
-        self.counters = EngineCounters()
         self._target = target
         self._scheduler = scheduler or Scheduler()
-        self._streams: dict[Key, VerifierStream] = {}
-        self._slots = Slots(target)
+        observer = observer or Observer()
+        self._roster = Roster(
+            target,
+            places=limits.max_streams,
+            line=WaitingLine(most=most_waiting, patience=wait_seconds),
+            prefixes=PrefixCache(target, most_tokens=prefix_tokens),
+            share_prefixes=share_prefixes,
+        )
+        self._lifecycle = Lifecycle(
+            self._roster, info=target.info, limits=limits, observer=observer, speculation=speculation or _always
+        )
+        self._stepper = Stepper(
+            target, scheduler=self._scheduler, roster=self._roster, lifecycle=self._lifecycle, observer=observer
+        )
         self._inbox = Inbox(room=limits.max_context + _ROOM)
         self._wake = threading.Event()
         self._stopping = False
-        self._draining = False
-        self._busy_since: float | None = None
         self._stop_by = math.inf
         self._thread = threading.Thread(target=self._run, name="draftwire-engine", daemon=True)
 
@@ -97,7 +100,7 @@ class Engine:
 
         A step that takes more than ``within`` seconds is left to itself, and its streams are told all the same.
         """
-        self._stopping = True
+        self._stopping = self._lifecycle.draining = True
         self._wake.set()
         if self._thread.ident is None:
             self._close_down()
@@ -110,22 +113,22 @@ class Engine:
     def _leave_behind(self) -> None:
         logger.error("the target's step does not end; stopping without it")
         asked = [(command.owner, command.stream) for command in self._inbox.close() if command.opens]
-        for owner, stream in [*list(self._streams), *asked]:
-            _deliver({owner: [_error((owner, stream), ErrorCode.SHUTTING_DOWN, _SHUTTING_DOWN)]})
+        for owner, stream in [*(stream.key for stream in self._roster), *asked]:
+            _deliver({owner: [_shutting_down((owner, stream))]})
 
     def drain(self) -> None:
         """Refuse new streams from now on; those that are open go on."""
-        self._draining = True
+        self._lifecycle.draining = True
 
     @property
     def draining(self) -> bool:
         """Whether new streams are refused because the verifier shuts down."""
-        return self._draining or self._stopping
+        return self._lifecycle.draining or self._stopping
 
     @property
     def busy_since(self) -> float | None:
         """When the step in progress began (monotonic seconds); None between steps."""
-        return self._busy_since
+        return self._stepper.busy_since
 
     @property
     def running(self) -> bool:
@@ -133,21 +136,41 @@ class Engine:
         return self._thread.is_alive()
 
     @property
+    def counters(self) -> EngineCounters:
+        """Totals since the start."""
+        return self._stepper.counters
+
+    @property
     def active_streams(self) -> int:
-        """Streams that are open now."""
-        return len(self._streams)
+        """Streams that are open now, those that wait for a place included."""
+        return len(self._roster)
+
+    def gauges(self) -> EngineGauges:
+        """How things stand."""
+        roster, target = self._roster, self._target
+        waiting = len(roster.line)
+        return EngineGauges(
+            running=max(0, len(roster) - waiting),
+            waiting=waiting,
+            kv_used_bytes=target.kv_bytes,
+            kv_total_bytes=target.kv_budget,
+            prefix_tokens=roster.prefixes.tokens,
+            prefix_queried=roster.prefix_counters.queried,
+            prefix_found=roster.prefix_counters.found,
+            draining=self.draining,
+        )
 
     def open(self, owner: Owner, request: Open) -> None:
         """Ask for a stream; the owner hears OPENED or ERROR."""
         command = Command(
             owner=owner,
             stream=request.stream,
-            run=lambda outbox: self._open(owner, request, outbox),
+            run=lambda outbox: self._lifecycle.open(owner, request, outbox),
             weight=FRAME_WEIGHT + len(request.token_ids),
             opens=True,
         )
         if self._stopping or not self._post(command):
-            _deliver({owner: [_error((owner, request.stream), ErrorCode.SHUTTING_DOWN, _SHUTTING_DOWN)]})
+            _deliver({owner: [_shutting_down((owner, request.stream))]})
 
     def draft(self, owner: Owner, draft: Draft) -> None:
         """Hand in draft tokens."""
@@ -156,23 +179,25 @@ class Engine:
             Command(
                 owner=owner,
                 stream=draft.stream,
-                run=lambda outbox: self._draft(owner, draft, arrived, outbox),
+                run=lambda outbox: self._lifecycle.draft(owner, draft, arrived, outbox),
                 weight=draft_weight(draft),
             )
         )
 
     def cancel(self, owner: Owner, stream: int) -> None:
         """End a stream early; the owner hears END unless the stream has ended already."""
-        self._post(Command(owner=owner, stream=stream, run=lambda outbox: self._cancel((owner, stream), outbox)))
+        self._post(
+            Command(owner=owner, stream=stream, run=lambda outbox: self._lifecycle.cancel((owner, stream), outbox))
+        )
 
     def fail(self, owner: Owner, error: Error) -> None:
         """End a stream that broke the protocol; the owner has been told already."""
-        stream = error.stream
-        self._post(Command(owner=owner, stream=stream, run=lambda _: self._close((owner, stream))))
+        key, outcome = (owner, error.stream), error.code.name.lower()
+        self._post(Command(owner=owner, stream=error.stream, run=lambda _: self._lifecycle.close(key, outcome)))
 
     def drop(self, owner: Owner) -> None:
         """Forget everything of an owner that left; it hears nothing more."""
-        self._post(Command(owner=owner, stream=0, run=lambda _: self._drop(owner)))
+        self._post(Command(owner=owner, stream=0, run=lambda _: self._lifecycle.drop(owner)))
 
     def crowded(self, owner: Owner) -> bool:
         """Whether so much of this owner's waits to be taken that no more of it should be read for now."""
@@ -202,8 +227,8 @@ class Engine:
         outbox: Outbox = {}
         for command in self._inbox.close():
             self._obey(command, outbox)
-        for key in list(self._streams):
-            self._fail(key, _error(key, ErrorCode.SHUTTING_DOWN, _SHUTTING_DOWN), outbox)
+        for stream in self._roster:
+            self._lifecycle.fail(stream.key, _shutting_down(stream.key), outbox)
         _deliver(outbox)
 
     def _step_safely(self) -> float | None:
@@ -213,8 +238,8 @@ class Engine:
         except Exception:
             logger.exception("engine step failed")
             outbox: Outbox = {}
-            for key in list(self._streams):
-                self._fail(key, _error(key, ErrorCode.INTERNAL, "the verifier failed; open the stream again"), outbox)
+            for key in [stream.key for stream in self._roster]:
+                self._lifecycle.fail(key, _failure(key), outbox)
             _deliver(outbox)
             return None
 
@@ -225,16 +250,18 @@ class Engine:
             for command in self._inbox.take():
                 self._obey(command, outbox)
             started = time.monotonic()
-            plan = self._scheduler.plan(self._streams.values(), started)
+            self._lifecycle.fill_places(started, outbox)
+            plan = self._scheduler.plan(self._roster.running, started)
             if plan.work:
-                self._advance(plan.work, started, outbox)
+                self._stepper.advance(plan.work, started, outbox)
         finally:
             _deliver(outbox)  # whatever fails, what was committed before it is told
         if plan.work:
             self.counters.steps += 1
             self.counters.step_seconds += time.monotonic() - started
             return None
-        return plan.wake_at if plan.wake_at is not None else started + 3600.0
+        wake_at = [at for at in (plan.wake_at, self._roster.line.next_overdue()) if at is not None]
+        return min(wake_at, default=started + 3600.0)
 
     def _obey(self, command: Command, outbox: Outbox) -> None:
         """A fault in what one stream asks for is that stream's alone."""
@@ -243,163 +270,13 @@ class Engine:
         except Exception:  # whatever a target raises
             logger.exception("stream %d: what it asked for failed", command.stream)
             key = (command.owner, command.stream)
-            if command.opens or key in self._streams:
-                self._fail(key, _error(key, ErrorCode.INTERNAL, "the verifier failed; open the stream again"), outbox)
+            if command.opens or key in self._roster:
+                self._lifecycle.fail(key, _failure(key), outbox)
 
-    def _advance(self, work: list[Work], started: float, outbox: Outbox) -> None:
-        self._busy_since = started
-        try:
-            logits = self._target.step([share.block for share in work])
-        except Exception as error:  # whatever a model raises must not end the other streams
-            self._isolate(work, error, started, outbox)
-            return
-        finally:
-            self._busy_since = None
-        ended = time.monotonic()
-        self.counters.target_seconds += ended - started
-        self._scheduler.stepped(work, ended - started)
-        for share, rows in zip(work, logits, strict=True):
-            self._commit(share, rows, started, ended, outbox)
 
-    def _isolate(self, work: list[Work], error: Exception, started: float, outbox: Outbox) -> None:
-        """A batch failed: try its streams one by one, and fail only those that fail alone."""
-        for share in work:
-            self._target.rollback(share.stream.slot, share.block.start)
-        if len(work) > 1:
-            for share in work:
-                self._advance([share], started, outbox)
-            return
-        stream = work[0].stream
-        key = (stream.owner, stream.request.stream)
-        if isinstance(error, BusyError):
-            self._fail(key, _refusal(key, error), outbox)
-            return
-        logger.error("target step failed", exc_info=error)
-        self._fail(key, _error(key, ErrorCode.INTERNAL, "the target failed on this stream"), outbox)
-
-    def _commit(self, share: Work, rows: NDArray[np.float32], started: float, ended: float, outbox: Outbox) -> None:
-        stream = share.stream
-        if share.prefill:
-            stream.cached += len(share.block.tokens)
-            return
-        stream.counters.target_passes += 1
-        request = stream.request
-        try:
-            verdict = verify_block(
-                rows,
-                share.proposals,
-                params=request.params,
-                history=stream.history,
-                seed=request.seed,
-                position=len(stream.sequence),
-                stop_ids=request.stop_ids,
-                budget=stream.remaining,
-                withhold_bonus=stream.withholds_bonus(share.proposals),
-            )
-        except NonFiniteLogitsError as error:
-            key = (stream.owner, request.stream)
-            self._fail(key, Error.of(request.stream, error), outbox)
-            return
-        frame = stream.commit(verdict, share.proposals, started=started, ended=ended)
-        self._target.rollback(stream.slot, stream.cached)
-        self._count(verdict.accepted, share, frame)
-        outbox.setdefault(stream.owner, []).append(frame)
-        if stream.finished:
-            outbox[stream.owner].append(stream.end())
-            self._retire(stream)
-
-    def _count(self, accepted: int, share: Work, frame: Commit) -> None:
-        committed = frame.accepted + (frame.token is not None)
-        self.counters.committed += committed
-        self.counters.drafted += len(share.proposals)
-        self.counters.accepted += accepted
-        if share.stream.request.drafting and not share.proposals:
-            self.counters.run_ahead += committed
-
-    # --- commands, in the engine's thread -----------------------------------------------------------------------
-
-    def _open(self, owner: Owner, request: Open, outbox: Outbox) -> None:
-        key = (owner, request.stream)
-        try:
-            stream = self._admit(owner, request)
-        except DraftwireError as error:
-            outbox.setdefault(owner, []).append(_refusal(key, error))
-            return
-        self._streams[key] = stream
-        outbox.setdefault(owner, []).append(Opened(stream=request.stream, cached=stream.cached))
-
-    def _admit(self, owner: Owner, request: Open) -> VerifierStream:
-        if self.draining:
-            raise StreamError(_SHUTTING_DOWN, code=ErrorCode.SHUTTING_DOWN)
-        kept, length = self._slots.find(owner, request.prefix), request.prefix.length if request.prefix else 0
-        sequence = [*(kept.sequence[:length] if kept is not None else ()), *request.token_ids]
-        self._check(request, sequence)
-        room, capacity = self.limits.max_streams - len(self._streams), len(sequence) + request.max_tokens
-        if room <= 0:
-            raise BusyError(f"all {self.limits.max_streams} streams are in use; try again later", code=ErrorCode.BUSY)
-        if kept is None:
-            self._slots.make_room(room - 1)
-            cached, slot = 0, self._slots.open(capacity)
-        else:
-            cached = min(kept.cached, length, len(sequence) - 1)
-            slot = self._slots.adopt(owner, cached, capacity)
-        opened_at = time.monotonic()
-        return VerifierStream(
-            slot=slot, owner=owner, request=request, sequence=sequence, cached=cached, opened_at=opened_at
-        )
-
-    def _check(self, request: Open, sequence: list[int]) -> None:
-        needed = len(sequence) + request.max_tokens
-        if needed > self.limits.max_context:
-            raise StreamError(
-                f"prompt of {len(sequence)} tokens and max_tokens {request.max_tokens} exceed "
-                f"the context of {self.limits.max_context}; shorten one",
-                code=ErrorCode.PROMPT_TOO_LONG,
-            )
-        vocabulary_size = self._target.info.vocabulary_size
-        named = {"logit_bias": [token for token, _ in request.params.logit_bias], "stop_ids": request.stop_ids}
-        for field, tokens in named.items():
-            if any(token >= vocabulary_size for token in tokens):
-                raise InvalidParameterError(field, f"names token {max(tokens)}; ids end at {vocabulary_size - 1}")
-
-    def _draft(self, owner: Owner, draft: Draft, arrived: float, outbox: Outbox) -> None:
-        key = (owner, draft.stream)
-        stream = self._streams.get(key)
-        if stream is None:  # it has ended, and END crossed this draft
-            return
-        try:
-            stream.take_draft(draft, now=arrived, max_backlog=self.limits.max_backlog)
-        except ProtocolError as error:
-            self._fail(key, Error.of(draft.stream, error), outbox)
-
-    def _cancel(self, key: Key, outbox: Outbox) -> None:
-        stream = self._streams.get(key)
-        if stream is not None:
-            outbox.setdefault(key[0], []).append(stream.end(EndReason.CANCELLED))
-            self._close(key)
-
-    def _retire(self, stream: VerifierStream) -> None:
-        """A stream has come to its end. One that was cancelled never gets here: nobody goes on from it."""
-        key = (stream.owner, stream.request.stream)
-        if stream.request.retain:
-            del self._streams[key]
-            self._slots.keep(stream)
-        else:
-            self._close(key)
-
-    def _fail(self, key: Key, error: Error, outbox: Outbox) -> None:
-        outbox.setdefault(key[0], []).append(error)
-        self._close(key)
-
-    def _close(self, key: Key) -> None:
-        stream = self._streams.pop(key, None)
-        if stream is not None:
-            self._slots.free(stream.slot)
-
-    def _drop(self, owner: Owner) -> None:
-        for key in [key for key in self._streams if key[0] is owner]:
-            self._close(key)
-        self._slots.forget(owner)
+def _always(owner: Owner, request: Open) -> Speculation:
+    del owner, request
+    return Speculation.ON
 
 
 def _deliver(outbox: Outbox) -> None:
@@ -410,11 +287,9 @@ def _deliver(outbox: Outbox) -> None:
             logger.exception("an owner could not be told")
 
 
-def _error(key: Key, code: ErrorCode, message: str) -> Error:
-    return Error.of(key[1], message, code=code)
+def _failure(key: Key) -> Error:
+    return Error.of(key[1], "the verifier failed; open the stream again", code=ErrorCode.INTERNAL)
 
 
-def _refusal(key: Key, error: DraftwireError) -> Error:
-    """ERROR for a stream; a verifier without room says when to come back."""
-    busy = isinstance(error, BusyError) and error.retry_after is None
-    return Error.of(key[1], error, retry_after_ms=round(1000 * _RETRY_AFTER) if busy else None)
+def _shutting_down(key: Key) -> Error:
+    return Error.of(key[1], SHUTTING_DOWN, code=ErrorCode.SHUTTING_DOWN)

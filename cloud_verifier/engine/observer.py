@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..targets.target import Block
 from .stream import Owner, VerifierStream
 
-__all__ = ["CommitReport", "Observer", "Observers", "StepReport"]
+__all__ = ["CommitReport", "EngineGauges", "Observer", "Observers", "StepReport"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,22 @@ class CommitReport:
     accepted: int
     committed: int
     run_ahead: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineGauges:
+    """How things stand; to be read from any thread. ``kv_total_bytes`` is None without a budget, ``prefix_queried`` and
+    ``prefix_found`` count prompt tokens since the start.
+    """
+
+    running: int
+    waiting: int
+    kv_used_bytes: int
+    kv_total_bytes: int | None
+    prefix_tokens: int
+    prefix_queried: int
+    prefix_found: int
+    draining: bool
 
 
 class Observer:

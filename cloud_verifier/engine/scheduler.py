@@ -23,9 +23,10 @@ target passes a token, for more time.
 Waiting in vain halves patience; after four times in a row a stream waits no more until a usable draft arrives. So a
 stream that nobody drafts for, whatever its client announced, soon runs like any other.
 
-**Trimming.** Of the drafts that are there, a step takes what raises its rate, tokens committed a second over all its
-streams. A step that many share takes long enough for doubtful tokens to be no longer worth their time, so this is what
-load changes first.
+**The budget.** A step computes so many tokens at most: one for each stream that decodes; then prompts, an equal part
+for each client, and while others decode no more than doubles the step; then drafts. Of those it takes, over all streams
+in the order of their chance, what raises its rate, tokens committed a second. A step that many share takes long enough
+for doubtful tokens to be no longer worth their time, so this is what load changes first.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...protocol.messages import Policy
-from .rhythm import Due
+from .block_sizes import choose_drafts, share_prompts
+from .rhythm import Due, Typical
+from .speculation import Speculation
 from .step_model import StepModel
 from .stream import VerifierStream, Work
 
@@ -46,6 +49,10 @@ _MOST_PATIENCE = 2.0
 _FIRST_PATIENCE = 0.5
 _MISSES = 4
 _WORTH = 0.25  # of the chance that a draft is right, in steps; it saves at most about half of that
+
+
+_LEAST_CHUNK = 16
+_PROMPT_GUESS = 64  # prompt tokens that take as long as a step, until more is known; fewer than on any device
 
 
 class RunAhead(Enum):
@@ -78,7 +85,9 @@ class Scheduler:
     Args:
         run_ahead: ``auto`` runs ahead for streams that ask for latency, and holds those that ask for cost.
         max_block: draft tokens verified of one stream in one step.
-        prefill_chunk: prompt tokens computed in one step, shared by the streams that are reading their prompts.
+        prefill_chunk: prompt tokens computed in one step at most, shared by the streams that are reading their prompts;
+            while others decode, fewer: no more than make the step about twice as long.
+        step_tokens: the budget of a step: one token for each stream, in any case, then prompts, then drafts.
         crowd: with so many other streams in the step, one that asks for latency may wait for its draft as well. None
             for never: while a pass of one stream more costs no more than its token, running ahead is the cheapest
             token there is, and waiting saves passes but no time.
@@ -90,18 +99,27 @@ class Scheduler:
         run_ahead: RunAhead = RunAhead.AUTO,
         max_block: int = 16,
         prefill_chunk: int = 256,
+        step_tokens: int = 512,
         crowd: int | None = None,
     ) -> None:
         self._run_ahead = run_ahead
         self._max_block = max_block
         self._prefill_chunk = prefill_chunk
+        self._step_tokens = step_tokens
         self._crowd = crowd
         self._steps = StepModel()
+        self._reading = Typical()  # seconds a prompt token
 
     def stepped(self, work: Sequence[Work], seconds: float) -> None:
-        """Learn how long a step took. One that read a prompt says nothing about decoding."""
-        if all(len(share.block.tokens) == 1 + len(share.proposals) for share in work):
-            self._steps.record(sum(len(share.block.tokens) for share in work), seconds)
+        """Learn how long a step took; where it read prompts, what those cost beside the rest."""
+        prompt_tokens = sum(share.prompt_tokens for share in work)
+        tokens = sum(len(share.block.tokens) for share in work) - prompt_tokens
+        if not prompt_tokens:
+            self._steps.record(tokens, seconds)
+            return
+        decoding = self._steps.predict(tokens) if tokens else 0.0
+        if decoding is not None and seconds > decoding:
+            self._reading.add((seconds - decoding) / prompt_tokens)
 
     def plan(self, streams: Iterable[VerifierStream], now: float) -> Plan:
         """Choose the work of the next step."""
@@ -184,50 +202,53 @@ class Scheduler:
     # --- how much of each ---------------------------------------------------------------------------------------
 
     def _share_out(self, streams: Sequence[VerifierStream]) -> list[Work]:
-        work = []
-        prefill_left = self._prefill_chunk
-        tokens, expected = len(streams), float(len(streams))
-        for stream in streams:
-            if stream.prefilling and prefill_left <= 0:
-                continue
-            block, gain = self._worth_verifying(stream, tokens, expected)
-            share = stream.work(max_block=block, prefill_chunk=max(1, prefill_left))
-            if stream.prefilling:
-                prefill_left -= len(share.block.tokens)
-            tokens += len(share.block.tokens) - 1
-            expected += gain
-            work.append(share)
-        return work
+        """One token for each stream that decodes; then prompts; then drafts, as far as they are worth it."""
+        decoding = [stream for stream in streams if not stream.prefilling]
+        reading = [stream for stream in streams if stream.prefilling]
+        parts = share_prompts(reading, tokens=self._prompt_tokens(len(decoding))) if reading else []
+        pending = {id(stream): part for stream, part in zip(reading, parts, strict=True)}
+        ending = [stream for stream in reading if pending[id(stream)] >= len(stream.sequence) - stream.cached]
+        tokens = len(decoding) + sum(parts)
+        sizes = choose_drafts(
+            [*decoding, *ending],
+            room=self._step_tokens - tokens,
+            most=self._max_block,
+            tokens=tokens,
+            seconds=lambda count: self._seconds(count - sum(parts), sum(parts)),
+        )
+        blocks = {id(stream): size for stream, size in zip([*decoding, *ending], sizes, strict=True)}
+        return [
+            stream.work(max_block=blocks.get(id(stream), 0), prefill_chunk=pending.get(id(stream), 1))
+            for stream in streams
+            if pending.get(id(stream), 1)
+        ]
 
-    def _worth_verifying(self, stream: VerifierStream, tokens: int, expected: float) -> tuple[int, float]:
-        """How many of a stream's proposals to verify, and how many tokens they will add to those ``expected``.
+    def _seconds(self, tokens: int, prompt_tokens: int) -> float | None:
+        """Of a step over so many tokens and prompt tokens."""
+        decoding = self._steps.predict(max(1, tokens))
+        if decoding is None or not prompt_tokens:
+            return decoding
+        return decoding + prompt_tokens * self._prompt_token_seconds(decoding)
 
-        One more raises the rate of the step while ``chance / expected > seconds added / seconds so far``. What is
-        left out stays on the path for the next step.
+    def _prompt_token_seconds(self, step: float) -> float:
+        if self._reading.value is not None:
+            return self._reading.value
+        longer = self._steps.predict(2)
+        return step if longer is None else max(longer - step, step / _PROMPT_GUESS)
 
-        By rejection, a bonus that is withheld is a token less, so that a proposal gains only what the one before it
-        lets through. The first is tested in any case: to draw in its place because of what it is would be to choose.
-
-        Args:
-            tokens: in the step so far, with one of this stream.
-            expected: to be committed by them.
-        """
-        chances = stream.survival()[: min(self._max_block, stream.remaining - 1)]
-        gains = [0.0, *chances][: len(chances)] if stream.by_rejection else chances
-        gained = 0.0
-        for count, gain in enumerate(gains):
-            step, longer = self._steps.predict(tokens + count), self._steps.predict(tokens + count + 1)
-            if step is None or longer is None:
-                break
-            forced = stream.by_rejection and not count
-            if gain * step <= (expected + gained) * (longer - step) and not forced:
-                return count, gained
-            gained += gain
-        return len(gains), sum(gains)
+    def _prompt_tokens(self, decoding: int) -> int:
+        """Prompt tokens of a step: while others decode, about as long as their step takes, so that none stalls."""
+        most = min(self._prefill_chunk, max(1, self._step_tokens - decoding))
+        step = self._steps.predict(decoding) if decoding else None
+        if step is None:
+            return most
+        return max(min(_LEAST_CHUNK, most), min(most, round(step / self._prompt_token_seconds(step))))
 
 
 def _may_wait(stream: VerifierStream) -> bool:
-    if stream.prefilling or stream.resting or not stream.request.drafting:
+    if stream.prefilling or stream.resting or not stream.drafting:
+        return False
+    if stream.speculation is Speculation.SHADOW:  # its answer is plain, and plain answers wait for nothing
         return False
     return stream.remaining > 1 and stream.misses < _MISSES  # nobody drafts a last token
 

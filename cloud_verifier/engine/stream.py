@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ...protocol.acceptance import Proposal, Verdict
 from ...protocol.errors import FrameTooLargeError, IllegalMessageError
@@ -14,9 +14,10 @@ from ...protocol.sampling import TokenHistory
 from ..targets.target import Block
 from .odds import Odds, confidence_of
 from .rhythm import Due, Rhythm
+from .speculation import Speculation
 from .tenant import ANYBODY, Tenant
 
-__all__ = ["Arrival", "Owner", "StreamCounters", "VerifierStream", "Work"]
+__all__ = ["Arrival", "Key", "Owner", "StreamCounters", "VerifierStream", "Work"]
 
 
 class Owner(Protocol):
@@ -34,6 +35,10 @@ class Owner(Protocol):
 
     def deliver(self, messages: Sequence[Message]) -> None:
         """Take messages for this owner's streams, in order."""
+
+
+Key: TypeAlias = tuple[Owner, int]
+"""An owner, and the id that it gave its stream."""
 
 
 @dataclass(slots=True)
@@ -64,12 +69,21 @@ class Work:
     proposals: list[Proposal]
     prefill: bool
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the block that are computed only to be in the cache, not for what follows them."""
+        return len(self.block.tokens) - (0 if self.prefill else 1 + len(self.proposals))
+
 
 @dataclass(slots=True, kw_only=True)
 class VerifierStream:
     """State of one generation. ``sequence`` is final; ``cached`` of its tokens are in the target's KV cache.
 
+    ``slot`` is None while it waits for a place, for the first time or, where ``seated_before``, again.
+
     Invariant between steps: ``cached < len(sequence)``, so that a block is never empty.
+
+    ``speculation``: what becomes of its drafts.
 
     ``resting``: the client has said that it drafts no more for now; its next draft token says that it does.
 
@@ -77,12 +91,14 @@ class VerifierStream:
     stream was made to wait since the last usable frame or step, ``misses`` how often in a row it did so in vain.
     """
 
-    slot: int
     owner: Owner
     request: Open
     sequence: list[int]
-    cached: int
     opened_at: float
+    slot: int | None = None
+    cached: int = 0
+    seated_before: bool = False
+    speculation: Speculation = Speculation.ON
     history: TokenHistory = field(init=False)
     path: Path | None = None
     continues: bool = False
@@ -103,6 +119,16 @@ class VerifierStream:
         self.history = TokenHistory(self.sequence[:split], self.sequence[split:])
         self.remaining = self.request.max_tokens
         self.waiting_since = self.opened_at
+
+    @property
+    def key(self) -> Key:
+        """Its name in the engine."""
+        return (self.owner, self.request.stream)
+
+    @property
+    def drafting(self) -> bool:
+        """Whether its client drafts, and drafts may be used."""
+        return self.request.drafting and self.speculation is not Speculation.OFF
 
     # --- drafts -------------------------------------------------------------------------------------------------
 
@@ -180,7 +206,9 @@ class VerifierStream:
 
     def proposed(self) -> list[Proposal]:
         """Proposals for the positions right after the committed prefix."""
-        return self.path.beyond(len(self.sequence)) if self.path is not None else []
+        if self.path is None or self.speculation is Speculation.OFF:
+            return []
+        return self.path.beyond(len(self.sequence))
 
     def survival(self) -> list[float]:
         """For each of :meth:`proposed`, the chance that it and those before it are right."""
@@ -226,10 +254,14 @@ class VerifierStream:
         """
         pending = self.sequence[self.cached :]
         if len(pending) > prefill_chunk:
-            return Work(self, Block(self.slot, self.cached, pending[:prefill_chunk], 1), [], prefill=True)
+            return Work(self, Block(self._place(), self.cached, pending[:prefill_chunk], 1), [], prefill=True)
         proposals = self.proposed()[: min(max_block, self.remaining - 1)]
         tokens = pending + [proposal.token for proposal in proposals]
-        return Work(self, Block(self.slot, self.cached, tokens, 1 + len(proposals)), proposals, prefill=False)
+        return Work(self, Block(self._place(), self.cached, tokens, 1 + len(proposals)), proposals, prefill=False)
+
+    def _place(self) -> int:
+        assert self.slot is not None, "only streams that have a place take part in steps"
+        return self.slot
 
     @property
     def by_rejection(self) -> bool:
@@ -243,16 +275,31 @@ class VerifierStream:
         end a path that is still good. The last token of the answer has no proposal to wait for.
         """
         path = self.path
-        if not self.by_rejection or path is None or not proposals:
+        if not self.by_rejection or path is None or not proposals or self.speculation is not Speculation.ON:
             return False
         end = len(self.sequence) + len(proposals)
         return len(proposals) < self.remaining - 1 and (path.end > end or self.continues)
 
-    def commit(self, verdict: Verdict, proposals: Sequence[Proposal], *, started: float, ended: float) -> Commit:
+    def commit(
+        self,
+        verdict: Verdict,
+        proposals: Sequence[Proposal],
+        *,
+        accepted: int | None = None,
+        started: float,
+        ended: float,
+    ) -> Commit:
         """Make a verdict final. Returns the frame that tells the client.
 
         The last committed token always travels as ``token``, so a budget or a stop id that cuts a block short needs
         no frame of its own.
+
+        Args:
+            verdict: the tokens to commit.
+            proposals: that were verified.
+            accepted: how many of them passed, where that is not the verdict's own count.
+            started: when the step began (monotonic seconds).
+            ended: when it ended.
         """
         position = len(self.sequence)
         self.sequence.extend(verdict.tokens)
@@ -262,7 +309,7 @@ class VerifierStream:
             self._settle(self.path, position, verdict.tokens, tested=tested)
         self.rhythm.committed(len(self.sequence), at=ended)
         self.cached = min(position + verdict.accepted, len(self.sequence) - 1)
-        self._count(verdict, proposals)
+        self._count(len(verdict.tokens), len(proposals), verdict.accepted if accepted is None else accepted)
         self.waiting_since = ended
         arrival, self.arrival = self.arrival, None
         passed = bool(proposals) and verdict.accepted == len(verdict.tokens) == len(proposals)
@@ -277,13 +324,13 @@ class VerifierStream:
             computed=clock_duration(ended - started),
         )
 
-    def _count(self, verdict: Verdict, proposals: Sequence[Proposal]) -> None:
+    def _count(self, committed: int, drafted: int, accepted: int) -> None:
         counters = self.counters
-        counters.drafted += len(proposals)
-        counters.accepted += verdict.accepted
-        counters.committed += len(verdict.tokens)
-        if self.request.drafting and not proposals:
-            counters.run_ahead += len(verdict.tokens)
+        counters.drafted += drafted
+        counters.accepted += accepted
+        counters.committed += committed
+        if self.drafting and not drafted:
+            counters.run_ahead += committed
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -4,19 +4,24 @@ A stream lives in one *slot* of a pool. All slots of a pool have the same room (
 of neighbouring slots is one strided tensor. A stream that outgrows its pool moves to the next one; its length decides
 where it lives, which keeps streams of like length together and memory within about twice what is held. Slots in use
 are always 0..n-1: closing a stream moves the last slot into the hole. Rollback only changes a number.
+
+What must outlive a stream is copied out of its slot into a :class:`KvBlock`, and into another stream's slot later:
+slots hold nothing but streams that are being computed. Pools and blocks share one budget.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from ...protocol.errors import BusyError, ErrorCode, InvalidParameterError
+from ...protocol.errors import InvalidParameterError
+from .target import OutOfKvMemoryError
 
-__all__ = ["KvCache", "LayerShape", "SlotPool"]
+__all__ = ["KvBlock", "KvCache", "LayerShape", "SlotPool"]
 
 _SMALLEST_ROOM = 256
 
@@ -29,6 +34,16 @@ class LayerShape:
     key_dim: int
     value_dim: int
     window: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KvBlock:
+    """Keys and values of some neighbouring tokens: ``keys[layer]`` is [kv_heads, tokens, key_dim], ``values`` alike."""
+
+    tokens: int
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+    nbytes: int
 
 
 @dataclass(slots=True)
@@ -56,13 +71,38 @@ class SlotPool:
         """Memory held, free slots included."""
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
+    @property
+    def slot_bytes(self) -> int:
+        """What one slot takes."""
+        return sum(tensor.element_size() * math.prod(tensor.shape[1:]) for tensor in (*self.keys, *self.values))
+
+    @property
+    def full(self) -> bool:
+        """Whether the next stream needs a larger pool."""
+        return len(self.owners) == self._slots
+
+    @property
+    def stride(self) -> int:
+        """By how many slots a pool grows when it may."""
+        return max(1, self._slots // 4)
+
+    def growth(self, slots: int) -> int:
+        """The most memory more that is held while the pool grows by so many slots: a layer's old copy included."""
+        return slots * self.slot_bytes + max(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    def grow(self, slots: int) -> None:
+        """Make room for so many slots more."""
+        self._resize(self._slots + slots)
+
+    def compact(self) -> None:
+        """Give the memory of free slots back."""
+        if not self.full:
+            self._resize(len(self.owners))
+
     def take(self, stream: int) -> int:
-        """Give a stream the next slot, all zeros; grows by a quarter when full."""
-        slot = len(self.owners)
-        if slot == self._slots:
-            self._resize(self._slots + max(1, self._slots // 4))
+        """Give a stream the next slot, all zeros; the pool must not be full."""
         self.owners.append(stream)
-        return slot
+        return len(self.owners) - 1
 
     def free(self, slot: int, touched: int) -> int:
         """Free a slot of which ``touched`` tokens were written; returns the stream that moved into it.
@@ -98,29 +138,55 @@ class SlotPool:
 
 
 class KvCache:
-    """Streams and the pools they live in."""
+    """Streams and the pools they live in.
+
+    Args:
+        max_length: tokens of the longest stream that the model takes.
+        budget: bytes that pools and blocks may take together, also in the moment in which a pool grows; None for
+            whatever there is. A stream that would not fit into it alone is out of the question, so :attr:`max_length`
+            may be lower than was asked for.
+
+    Raises:
+        InvalidParameterError: the budget does not hold a single stream of a few hundred tokens.
+    """
 
     def __init__(
-        self, layers: Sequence[LayerShape], *, max_length: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: Sequence[LayerShape],
+        *,
+        max_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        budget: int | None = None,
     ) -> None:
         self.layers = tuple(layers)
-        self._max_length = max_length
+        width = torch.empty((), dtype=dtype).element_size()
+        self.token_bytes = width * sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
+        self.budget = budget
+        self.max_length = max_length
+        if budget is not None:
+            self.max_length = min(max_length, budget // self.token_bytes)
+            least = min(max_length, _SMALLEST_ROOM)
+            if self.max_length < least:
+                problem = f"{budget} bytes hold no stream; this model needs {least * self.token_bytes} at least"
+                raise InvalidParameterError("kv_memory", problem)
         self._dtype = dtype
         self._device = device
         self._streams: dict[int, _Stream] = {}
         self._pools: dict[int, SlotPool] = {}
+        self._block_bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Memory held by all pools."""
-        return sum(pool.nbytes for pool in self._pools.values())
+        """Memory held by all pools and blocks."""
+        return self._block_bytes + sum(pool.nbytes for pool in list(self._pools.values()))
 
-    def open(self, stream: int, capacity: int) -> None:
-        """Start an empty stream; BusyError when memory is out."""
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
+        """Start an empty stream in a slot of at least ``room`` tokens; OutOfKvMemoryError when memory is out."""
         if stream in self._streams:
             raise InvalidParameterError("stream", f"{stream} is open already")
         self._check_capacity(capacity)
-        pool, slot = self._take(stream, tokens=1)
+        pool, slot = self._take(stream, tokens=min(room, capacity))
         self._streams[stream] = _Stream(capacity, pool, slot)
 
     def close(self, stream: int) -> None:
@@ -129,19 +195,43 @@ class KvCache:
         del self._streams[stream]
         self._free(entry.pool, entry.slot, entry.touched)
 
-    def adopt(self, stream: int, source: int, length: int, capacity: int) -> None:
-        """Hand the slot of ``source``, which ends, to ``stream``, cut to ``length`` tokens."""
-        entry = self._entry(source)
-        if stream in self._streams:
-            raise InvalidParameterError("stream", f"{stream} is open already")
-        if not 0 <= length <= entry.length:
-            raise InvalidParameterError("length", f"{length}, but stream {source} holds {entry.length} tokens")
-        self._check_capacity(capacity)
-        if capacity < length:
-            raise InvalidParameterError("capacity", f"{capacity} is below the {length} tokens taken over")
-        entry.capacity, entry.length = capacity, length
-        entry.pool.owners[entry.slot] = stream
-        self._streams[stream] = self._streams.pop(source)
+    def save(self, stream: int, start: int, end: int) -> KvBlock:
+        """Copy tokens [start, end) of a stream; OutOfKvMemoryError when memory is out. :meth:`release` frees it."""
+        entry = self._entry(stream)
+        if not 0 <= start < end <= entry.length:
+            raise InvalidParameterError("end", f"[{start}, {end}) of a stream that holds {entry.length} tokens")
+        nbytes = (end - start) * self.token_bytes
+        if not self._affords(nbytes):
+            raise OutOfKvMemoryError
+        pool, slot = entry.pool, entry.slot
+        try:
+            with torch.inference_mode():
+                keys = tuple(tensor[slot, :, start:end].clone() for tensor in pool.keys)
+                values = tuple(tensor[slot, :, start:end].clone() for tensor in pool.values)
+        except (MemoryError, RuntimeError) as error:
+            raise OutOfKvMemoryError from error
+        self._block_bytes += nbytes
+        return KvBlock(end - start, keys, values, nbytes)
+
+    def restore(self, stream: int, blocks: Sequence[KvBlock]) -> None:
+        """Append blocks to a stream; OutOfKvMemoryError when memory is out."""
+        start = self.length(stream)
+        end = start + sum(block.tokens for block in blocks)
+        if end > self.capacity(stream):
+            raise InvalidParameterError("blocks", f"{end} tokens, but stream {stream} may hold {self.capacity(stream)}")
+        if not blocks:
+            return
+        self.reserve(stream, end)
+        pool, slot = self.place(stream)
+        with torch.inference_mode():
+            for layer in range(len(self.layers)):
+                pool.keys[layer][slot, :, start:end] = torch.cat([block.keys[layer] for block in blocks], dim=1)
+                pool.values[layer][slot, :, start:end] = torch.cat([block.values[layer] for block in blocks], dim=1)
+        self.advance(stream, end)
+
+    def release(self, block: KvBlock) -> None:
+        """A block is no longer held."""
+        self._block_bytes -= block.nbytes
 
     def length(self, stream: int) -> int:
         """Tokens held by a stream."""
@@ -159,7 +249,10 @@ class KvCache:
         entry.length = length
 
     def reserve(self, stream: int, length: int) -> None:
-        """Make room for ``length`` tokens, moving the stream to a roomier pool if needed; BusyError without memory."""
+        """Make room for ``length`` tokens, moving the stream to a roomier pool if needed.
+
+        OutOfKvMemoryError when memory is out; the stream stays where it was.
+        """
         entry = self._entry(stream)
         if length > entry.pool.room:
             old, old_slot, old_touched = entry.pool, entry.slot, entry.touched
@@ -187,21 +280,37 @@ class KvCache:
         return entry
 
     def _check_capacity(self, capacity: int) -> None:
-        if not 1 <= capacity <= self._max_length:
-            raise InvalidParameterError("capacity", f"must be 1 to {self._max_length}, not {capacity}")
+        if not 1 <= capacity <= self.max_length:
+            raise InvalidParameterError("capacity", f"must be 1 to {self.max_length}, not {capacity}")
 
     def _take(self, stream: int, *, tokens: int) -> tuple[SlotPool, int]:
         room = _SMALLEST_ROOM
         while room < tokens:
             room *= 2
-        room = min(room, self._max_length)
+        room = min(room, self.max_length)
         try:
             pool = self._pools.get(room) or SlotPool(room, self.layers, self._dtype, self._device)
+            if pool.full:
+                pool.grow(self._affordable(pool))
             slot = pool.take(stream)
         except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError, its CUDA subclass included
-            raise BusyError("no memory for another stream; try again later", code=ErrorCode.BUSY) from error
+            raise OutOfKvMemoryError from error
         self._pools[room] = pool
         return pool, slot
+
+    def _affordable(self, pool: SlotPool) -> int:
+        """By how many slots a pool may grow: its stride; or one, if need be after all have given back what is free."""
+        if self._affords(pool.growth(pool.stride)):
+            return pool.stride
+        if not self._affords(pool.growth(1)):
+            for other in self._pools.values():
+                other.compact()
+            if not self._affords(pool.growth(1)):
+                raise OutOfKvMemoryError
+        return 1
+
+    def _affords(self, nbytes: int) -> bool:
+        return self.budget is None or self.nbytes + nbytes <= self.budget
 
     def _free(self, pool: SlotPool, slot: int, touched: int) -> None:
         moved = pool.free(slot, touched)

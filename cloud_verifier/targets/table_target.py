@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol.errors import InvalidParameterError
 from ...protocol.fingerprint import vocabulary_fingerprint
-from .target import Block, TargetInfo, check_blocks
+from .target import Block, OutOfKvMemoryError, SavedKv, TargetInfo, check_blocks
 
-__all__ = ["TableTarget"]
+__all__ = ["SavedTokens", "TableTarget"]
 
 _EOS_TEXT = "<eos>"
 _EOS_ID = 0
 _MAX_ROWS = 1 << 14
 """Table rows: all pairs of tokens up to 127 tokens of vocabulary, pairs folded together above."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedTokens:
+    """What stands in for saved keys and values: the tokens themselves."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """A token is a byte here."""
+        return len(self.tokens)
 
 
 class TableTarget:
@@ -36,6 +49,7 @@ class TableTarget:
         eos_bias: float = 0.0,
         padding: int = 0,
         max_context: int = 4096,
+        kv_budget: int | None = None,
     ) -> None:
         """Draw the table.
 
@@ -46,6 +60,7 @@ class TableTarget:
             eos_bias: added to the logit of ``<eos>``; ``-inf`` makes endless text.
             padding: ids above the vocabulary that the logits pretend to have (``info.logits_size``).
             max_context: most tokens a stream may hold.
+            kv_budget: tokens that all streams and blocks may hold together, a "byte" each; None for no limit.
         """
         if not 2 <= vocabulary_size <= 20_000:
             raise InvalidParameterError("vocabulary_size", f"must be 2 to 20000, not {vocabulary_size}")
@@ -55,6 +70,8 @@ class TableTarget:
         self._table: NDArray[np.float32] = table.astype(np.float32)  # [rows, vocabulary_size]
         self._tokens: dict[int, list[int]] = {}
         self._capacity: dict[int, int] = {}
+        self._saved = 0
+        self._budget = kv_budget
         vocabulary = _vocabulary(vocabulary_size)
         self.tokenizer_json = _tokenizer_json(vocabulary)
         self.chat_template: str | None = None
@@ -78,12 +95,23 @@ class TableTarget:
         logits: NDArray[np.float32] = self._table[row % len(self._table)]
         return logits
 
-    def open(self, stream: int, capacity: int) -> None:
+    @property
+    def kv_bytes(self) -> int:
+        """See :attr:`Target.kv_bytes`; a token is a byte here."""
+        return self._saved + sum(map(len, list(self._tokens.values())))
+
+    @property
+    def kv_budget(self) -> int | None:
+        """See :attr:`Target.kv_budget`."""
+        return self._budget
+
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
         """See :meth:`Target.open`."""
         if stream in self._tokens:
             raise InvalidParameterError("stream", f"{stream} is open already")
         if not 1 <= capacity <= self.info.max_context:
             raise InvalidParameterError("capacity", f"must be 1 to {self.info.max_context}, not {capacity}")
+        self._afford(min(room, capacity))
         self._tokens[stream] = []
         self._capacity[stream] = capacity
 
@@ -95,6 +123,7 @@ class TableTarget:
             capacity=self._capacity.__getitem__,
             vocabulary_size=self.info.vocabulary_size,
         )
+        self._afford(sum(len(block.tokens) for block in blocks))
         return [self._advance(block) for block in blocks]
 
     def rollback(self, stream: int, length: int) -> None:
@@ -107,15 +136,29 @@ class TableTarget:
         """See :meth:`Target.length`."""
         return len(self._held(stream))
 
-    def adopt(self, stream: int, source: int, length: int, capacity: int) -> None:
-        """See :meth:`Target.adopt`."""
-        if not 0 <= length <= self.length(source):
-            raise InvalidParameterError("length", f"{length}, but stream {source} holds {self.length(source)} tokens")
-        if capacity < length:
-            raise InvalidParameterError("capacity", f"{capacity} is below the {length} tokens taken over")
-        self.open(stream, capacity)
-        self._tokens[stream] = self._tokens[source][:length]
-        self.close(source)
+    def save(self, stream: int, start: int, end: int) -> SavedTokens:
+        """See :meth:`Target.save`."""
+        if not 0 <= start < end <= self.length(stream):
+            raise InvalidParameterError("end", f"[{start}, {end}) of a stream that holds {self.length(stream)} tokens")
+        self._afford(end - start)
+        self._saved += end - start
+        return SavedTokens(tuple(self._tokens[stream][start:end]))
+
+    def restore(self, stream: int, blocks: Sequence[SavedKv]) -> None:
+        """See :meth:`Target.restore`."""
+        tokens = [token for block in blocks if isinstance(block, SavedTokens) for token in block.tokens]
+        if self.length(stream) + len(tokens) > self._capacity[stream]:
+            raise InvalidParameterError("blocks", f"are more than the {self._capacity[stream]} tokens of the stream")
+        self._afford(len(tokens))
+        self._held(stream).extend(tokens)
+
+    def release(self, block: SavedKv) -> None:
+        """See :meth:`Target.release`."""
+        self._saved -= block.nbytes
+
+    def _afford(self, tokens: int) -> None:
+        if self._budget is not None and self.kv_bytes + tokens > self._budget:
+            raise OutOfKvMemoryError
 
     def close(self, stream: int) -> None:
         """See :meth:`Target.close`."""

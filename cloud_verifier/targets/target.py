@@ -9,9 +9,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...protocol.errors import InvalidParameterError
+from ...protocol.errors import BusyError, ErrorCode, InvalidParameterError
 
-__all__ = ["Block", "Target", "TargetInfo", "check_blocks"]
+__all__ = ["Block", "OutOfKvMemoryError", "SavedKv", "Target", "TargetInfo", "check_blocks"]
+
+
+class OutOfKvMemoryError(BusyError):
+    """There is no memory for more keys and values now; nothing has changed."""
+
+    def __init__(self) -> None:
+        super().__init__("no memory for another stream; try again later", code=ErrorCode.BUSY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,15 @@ class Block:
     rows: int = 1
 
 
+class SavedKv(Protocol):
+    """Keys and values copied out of a stream; made and understood by one target alone."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes."""
+        ...
+
+
 class Target(Protocol):
     """A target model and the KV cache of its streams. Used from one thread at a time.
 
@@ -70,12 +86,28 @@ class Target(Protocol):
     special_tokens: dict[str, str]
     """Texts that the chat template knows by name, such as ``bos_token``."""
 
-    def open(self, stream: int, capacity: int) -> None:
-        """Start an empty stream that may grow to ``capacity`` tokens; BusyError when memory is out."""
+    @property
+    def kv_bytes(self) -> int:
+        """Memory held for keys and values, what was saved included."""
+        ...
+
+    @property
+    def kv_budget(self) -> int | None:
+        """The most that :attr:`kv_bytes` may be; None for no limit."""
+        ...
+
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
+        """Start an empty stream that may grow to ``capacity`` tokens, with memory for ``room`` of them at once.
+
+        OutOfKvMemoryError when memory is out.
+        """
         ...
 
     def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
-        """Append each block to its stream; returns logits [rows, vocabulary_size] for each block, in order."""
+        """Append each block to its stream; returns logits [rows, vocabulary_size] for each block, in order.
+
+        OutOfKvMemoryError, with no stream changed, when memory is out.
+        """
         ...
 
     def rollback(self, stream: int, length: int) -> None:
@@ -86,8 +118,16 @@ class Target(Protocol):
         """How many tokens a stream holds."""
         ...
 
-    def adopt(self, stream: int, source: int, length: int, capacity: int) -> None:
-        """Start ``stream`` with the first ``length`` tokens of ``source``, which ends with that."""
+    def save(self, stream: int, start: int, end: int) -> SavedKv:
+        """Copy the keys and values of tokens [start, end), to outlive the stream; OutOfKvMemoryError as above."""
+        ...
+
+    def restore(self, stream: int, blocks: Sequence[SavedKv]) -> None:
+        """Append what was saved, in order, to a stream; OutOfKvMemoryError as above."""
+        ...
+
+    def release(self, block: SavedKv) -> None:
+        """What was saved is no longer needed."""
         ...
 
     def close(self, stream: int) -> None:

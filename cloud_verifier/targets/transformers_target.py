@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from ...protocol.errors import InvalidParameterError, UnsupportedModelError
-from .kv_cache import KvCache
+from .kv_cache import KvBlock, KvCache
 from .model_loading import LoadedModel, LoadedTokenizer, load_model, load_tokenizer, parse_device, parse_dtype
 from .ragged_attention import LayerProbe, RaggedAttention, active
 from .ragged_batch import RaggedBatch
 from .self_check import check_against_plain
-from .target import Block, TargetInfo, check_blocks
+from .target import Block, SavedKv, TargetInfo, check_blocks
 
 __all__ = ["TransformersTarget"]
 
@@ -24,7 +24,7 @@ __all__ = ["TransformersTarget"]
 class TransformersTarget:
     """See :class:`~.target.Target`; made by :meth:`load`."""
 
-    def __init__(self, loaded: LoadedModel, tokenizer: LoadedTokenizer) -> None:
+    def __init__(self, loaded: LoadedModel, tokenizer: LoadedTokenizer, *, kv_memory: int | None = None) -> None:
         self._model = loaded.model
         self._device: torch.device = loaded.model.device
         parameters = inspect.signature(loaded.model.forward).parameters
@@ -38,6 +38,7 @@ class TransformersTarget:
             max_length=loaded.max_context,
             dtype=probe.dtype or loaded.model.dtype,
             device=self._device,
+            budget=kv_memory,
         )
         self.tokenizer_json = tokenizer.json
         self.chat_template = tokenizer.chat_template
@@ -48,7 +49,7 @@ class TransformersTarget:
             name=loaded.name,
             vocabulary_size=vocabulary_size,
             logits_size=logits_size,
-            max_context=loaded.max_context,
+            max_context=self._cache.max_length,
             eos_ids=tuple(sorted(eos_ids)),
             fingerprint=tokenizer.fingerprint,
             dtype=str(loaded.model.dtype).removeprefix("torch."),
@@ -63,6 +64,7 @@ class TransformersTarget:
         device: str = "cpu",
         dtype: str = "auto",
         threads: int | None = None,
+        kv_memory: int | None = None,
         trust_remote_code: bool = False,
     ) -> TransformersTarget:
         """Load a model and check that it can be served exactly.
@@ -73,6 +75,8 @@ class TransformersTarget:
             dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto`` for that of the checkpoint (a GGUF file is
                 unpacked to float32). On CPUs ``bfloat16`` makes drafts cheapest to verify.
             threads: for torch on the CPU, in the whole process; None leaves it as it is.
+            kv_memory: bytes for keys and values of all streams, the prefix cache included; None for no limit. It
+                limits the context where it does not hold one stream of the model's full length.
             trust_remote_code: run Python code that comes with the model.
 
         Raises:
@@ -87,18 +91,24 @@ class TransformersTarget:
             torch.set_num_threads(threads)
         place, kind = parse_device(device), parse_dtype(dtype)
         loaded = load_model(model, device=place, dtype=kind, trust_remote_code=trust_remote_code)
-        target = cls(loaded, load_tokenizer(model, trust_remote_code=trust_remote_code))
+        tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+        target = cls(loaded, tokenizer, kv_memory=kv_memory)
         check_against_plain(target, loaded.model, loaded.name)
         return target
 
     @property
     def kv_bytes(self) -> int:
-        """Memory held for keys and values."""
+        """See :attr:`Target.kv_bytes`."""
         return self._cache.nbytes
 
-    def open(self, stream: int, capacity: int) -> None:
+    @property
+    def kv_budget(self) -> int | None:
+        """See :attr:`Target.kv_budget`."""
+        return self._cache.budget
+
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
         """See :meth:`Target.open`."""
-        self._cache.open(stream, capacity)
+        self._cache.open(stream, capacity, room=room)
 
     def rollback(self, stream: int, length: int) -> None:
         """See :meth:`Target.rollback`."""
@@ -108,16 +118,25 @@ class TransformersTarget:
         """See :meth:`Target.length`."""
         return self._cache.length(stream)
 
-    def adopt(self, stream: int, source: int, length: int, capacity: int) -> None:
-        """See :meth:`Target.adopt`."""
-        self._cache.adopt(stream, source, length, capacity)
+    def save(self, stream: int, start: int, end: int) -> KvBlock:
+        """See :meth:`Target.save`."""
+        return self._cache.save(stream, start, end)
+
+    def restore(self, stream: int, blocks: Sequence[SavedKv]) -> None:
+        """See :meth:`Target.restore`."""
+        self._cache.restore(stream, [block for block in blocks if isinstance(block, KvBlock)])
+
+    def release(self, block: SavedKv) -> None:
+        """See :meth:`Target.release`."""
+        if isinstance(block, KvBlock):
+            self._cache.release(block)
 
     def close(self, stream: int) -> None:
         """See :meth:`Target.close`."""
         self._cache.close(stream)
 
     def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
-        """See :meth:`Target.step`. Raises BusyError, with no stream changed, when KV memory cannot grow."""
+        """See :meth:`Target.step`."""
         if not blocks:
             return []
         cache = self._cache

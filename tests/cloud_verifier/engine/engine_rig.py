@@ -30,6 +30,8 @@ GREEDY, COUPLED = SamplingParams(), SamplingParams(temperature=0.9)
 REJECTION = SamplingParams(temperature=0.9, mode="rejection")
 PENALIZED = SamplingParams(temperature=0.9, top_p=0.95, repetition_penalty=1.2, frequency_penalty=0.3)
 PROMPT = (5, 9, 14, 3)
+SERVICE = ("observer", "speculation", "most_waiting", "wait_seconds", "prefix_tokens", "share_prefixes")
+"""Options of the engine; all others are the scheduler's."""
 
 
 class Device(Owner):
@@ -109,7 +111,8 @@ class Device(Owner):
 def make(target: TableTarget | None = None, **options: Any) -> tuple[Engine, Device]:
     target = target or TableTarget(vocabulary_size=V, seed=3)
     limits = options.pop("limits", LIMITS)
-    engine = Engine(target, limits=limits, scheduler=Scheduler(**options))
+    service = {name: options.pop(name) for name in SERVICE if name in options}
+    engine = Engine(target, limits=limits, scheduler=Scheduler(**options), **service)
     return engine, Device(engine)
 
 
@@ -117,13 +120,14 @@ def step(engine: Engine) -> float | None:
     """One step, and what must hold after every one."""
     idle_until = engine.step()
     target = engine._target
-    for stream in engine._streams.values():
+    held = set()
+    for stream in engine._roster:
         assert stream.cached < len(stream.sequence)
-        assert target._tokens[stream.slot] == stream.sequence[: stream.cached]  # type: ignore[attr-defined]
-    for kept in engine._slots.kept.values():
-        assert target._tokens[kept.slot] == kept.sequence[: kept.cached]  # type: ignore[attr-defined]
-    held = {stream.slot for stream in engine._streams.values()} | {kept.slot for kept in engine._slots.kept.values()}
+        if stream.slot is not None:
+            held.add(stream.slot)
+            assert target._tokens[stream.slot] == stream.sequence[: stream.cached]  # type: ignore[attr-defined]
     assert set(target._tokens) == held  # type: ignore[attr-defined]
+    assert target._saved == engine._roster.prefixes.tokens  # type: ignore[attr-defined]
     return idle_until
 
 

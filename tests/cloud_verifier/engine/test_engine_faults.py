@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.cloud_verifier.targets.target import Block
-from draftwire.protocol.errors import BusyError, ErrorCode
+from draftwire.protocol.acceptance import Verdict
+from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import (
-    Commit,
     EndReason,
-    Error,
     Message,
     Prefix,
 )
@@ -97,42 +96,28 @@ def test_what_was_accepted_before_a_row_that_is_not_finite_is_committed(params: 
     assert device.error().code is ErrorCode.NON_FINITE_LOGITS
 
 
-class Small(TableTarget):
-    """Holds ``room`` tokens in all; a step that needs more is refused, with no stream changed."""
-
-    room = 40
-
-    def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
-        if sum(map(len, self._tokens.values())) + sum(len(block.tokens) for block in blocks) > self.room:
-            raise BusyError("no memory for another stream; try again later", code=ErrorCode.BUSY)
-        return super().step(blocks)
-
-
-def test_memory_that_runs_out_in_a_step_is_busy_for_the_stream_that_does_not_fit() -> None:
-    engine, device = make(Small(vocabulary_size=V, seed=3))
-    for stream in (1, 2):
-        device.open(stream, max_tokens=20)
+def test_a_target_that_has_less_memory_than_it_promised_is_busy_for_the_stream_that_does_not_fit() -> None:
+    engine, device = make(TableTarget(vocabulary_size=V, seed=3, kv_budget=20))
+    device.open(1, max_tokens=20)
     finish(engine)
-    (refused,) = [stream for stream in (1, 2) if isinstance(device.ended[stream], Error)]
-    error = device.error(refused)
+    error = device.error(1)
     assert (error.code, error.retry_after_ms) == (ErrorCode.BUSY, 1000)
     assert "no memory" in error.message
-    assert device.answer(3 - refused) == alone()
-    assert len(device.answer(refused)) > 10
+    assert device.answer() == alone()[: len(device.answer())]
 
 
 class Faulty(TableTarget):
-    """Fails half-way through ``open`` or ``adopt`` with what is no error of ours, while ``failing``."""
+    """Fails half-way through ``open`` with what is no error of ours, while ``failing``."""
 
     failing = False
 
-    def open(self, stream: int, capacity: int) -> None:
-        super().open(stream, capacity)
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
+        super().open(stream, capacity, room=room)
         if self.failing:
             raise RuntimeError("CUDA error: out of memory")
 
 
-@pytest.mark.parametrize("prefix", [None, Prefix(stream=1, length=4)], ids=["open", "adopt"])
+@pytest.mark.parametrize("prefix", [None, Prefix(stream=1, length=4)], ids=["whole", "after a prefix"])
 def test_a_fault_in_opening_a_stream_is_its_own(prefix: Prefix | None) -> None:
     target = Faulty(vocabulary_size=V, seed=3)
     engine, device = make(target)
@@ -192,14 +177,14 @@ def test_what_was_committed_before_a_fault_is_told() -> None:
     other = Device(engine)
     device.open(1, max_tokens=1)
     other.open(1)
-    original = engine._count
+    original = engine._stepper._count
 
-    def failing(accepted: int, share: Any, frame: Commit) -> None:
+    def failing(verdict: Verdict, accepted: int, share: Any, ended: float) -> None:
         if share.stream.owner is other:
             raise RuntimeError("a bug")
-        original(accepted, share, frame)
+        original(verdict, accepted, share, ended)
 
-    engine._count = failing  # type: ignore[method-assign]
+    engine._stepper._count = failing  # type: ignore[method-assign]
     engine._step_safely()
     assert device.answer() == alone(GREEDY, 1)
     assert device.end().reason is EndReason.LENGTH

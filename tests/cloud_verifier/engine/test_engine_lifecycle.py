@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draftwire.cloud_verifier.engine.prefix_cache import BLOCK_TOKENS
 from draftwire.cloud_verifier.engine.scheduler import RunAhead
 from draftwire.cloud_verifier.engine.stream import Owner
 from draftwire.cloud_verifier.targets.table_target import TableTarget
@@ -28,7 +29,7 @@ from draftwire.protocol.messages import (
 from draftwire.protocol.sampling import SamplingParams
 from numpy.typing import NDArray
 
-from .engine_rig import GREEDY, MODES, PROMPT, Device, V, alone, finish, make, step
+from .engine_rig import GREEDY, LIMITS, MODES, PROMPT, Device, V, alone, finish, make, step
 
 # --- leaving, and coming back ------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ def test_an_owner_that_left_hears_nothing_and_leaves_nothing() -> None:
     engine.drop(device)
     finish(engine)
     assert len(device.messages) == heard
-    assert not engine._slots.kept
+    assert not len(engine._lifecycle._retained)
     assert other.answer() == alone()
     assert engine._target._tokens == {}  # type: ignore[attr-defined]
 
@@ -79,7 +80,7 @@ def test_a_stream_that_broke_the_protocol_is_dropped_without_a_word() -> None:
 @pytest.mark.parametrize("shorter", [0, 1, 5])
 def test_a_later_turn_over_a_kept_prefix_equals_the_whole_prompt(params: SamplingParams, shorter: int) -> None:
     engine, device = make()
-    device.open(1, params=params, retain=True, max_tokens=12)
+    device.open(1, params=params, retain=True, max_tokens=12 + 16)
     finish(engine)
     length = len(device.sequences[1]) - shorter
     whole = [*device.sequences[1][:length], 7, 8]
@@ -87,7 +88,8 @@ def test_a_later_turn_over_a_kept_prefix_equals_the_whole_prompt(params: Samplin
     finish(engine)
     assert device.answer(2) == alone(params, prompt=whole)
     (opened,) = [message for message in device.messages if isinstance(message, Opened) and message.stream == 2]
-    assert opened.cached == min(length, len(PROMPT) + 11)  # the last committed token was never computed
+    computed = min(length, len(PROMPT) + 27)  # the last committed token never was
+    assert opened.cached == computed // BLOCK_TOKENS * BLOCK_TOKENS
     assert device.end(2).prompt_tokens == len(whole)
 
 
@@ -108,8 +110,7 @@ def test_an_owner_keeps_the_newest_stream_alone() -> None:
     for stream in (1, 2, 3):
         device.open(stream, max_tokens=1, retain=True)
         finish(engine)
-        assert [kept.stream for kept in engine._slots.kept.values()] == [stream]
-        assert len(engine._target._tokens) == 1  # type: ignore[attr-defined]
+        assert len(engine._lifecycle._retained) == 1
     for stream, prefix in ((4, 2), (5, 3)):
         device.open(stream, prompt=(1,), prefix=Prefix(stream=prefix, length=5))
         finish(engine)
@@ -127,33 +128,32 @@ def test_a_prefix_nobody_holds_is_refused() -> None:
     device.open(3, prompt=(1,), prefix=Prefix(stream=1, length=2))  # was not to be kept
     device.open(4, prompt=(1,), prefix=Prefix(stream=2, length=6))  # longer than the stream was
     device.open(5, prompt=(1,), prefix=Prefix(stream=2, length=5))
-    device.open(6, prompt=(1,), prefix=Prefix(stream=2, length=5))  # taken by the one before
+    device.open(6, prompt=(2,), prefix=Prefix(stream=2, length=5))  # a second branch
     finish(engine)
-    assert [device.error(stream).code for stream in (3, 4, 6)] == [ErrorCode.UNKNOWN_PREFIX] * 3
-    assert len(device.answer(5)) == 20
+    assert [device.error(stream).code for stream in (3, 4)] == [ErrorCode.UNKNOWN_PREFIX] * 2
+    assert device.answer(5) == alone(prompt=[*device.sequences[2][:5], 1])
+    assert device.answer(6) == alone(prompt=[*device.sequences[2][:5], 2])
 
 
-def test_kept_streams_make_room_for_open_ones_oldest_first() -> None:
-    engine, device = make()
-    owners = [device, *(Device(engine) for _ in range(3))]
+def test_what_is_kept_for_owners_is_bounded() -> None:
+    engine, _ = make()
+    owners = [Device(engine) for _ in range(4 * LIMITS.max_streams + 2)]
     for owner in owners:
         owner.open(max_tokens=1, retain=True)
         finish(engine)
-    assert list(engine._slots.kept) == owners
-    device.open(2)
-    step(engine)
-    assert list(engine._slots.kept) == owners[1:]
+    retained = engine._lifecycle._retained
+    assert [owner in retained for owner in owners] == [False] * 2 + [True] * 4 * LIMITS.max_streams
 
 
 def test_a_prefix_survives_an_open_that_the_target_refuses() -> None:
     class Full(TableTarget):
         full = False
 
-        def adopt(self, stream: int, source: int, length: int, capacity: int) -> None:
+        def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
             if self.full:
                 self.full = False
-                self.open(-1, 0)  # raises InvalidParameterError as a target does
-            super().adopt(stream, source, length, capacity)
+                super().open(-1, 0)  # raises InvalidParameterError as a target does
+            super().open(stream, capacity, room=room)
 
     target = Full(vocabulary_size=V, seed=3)
     engine, device = make(target)
@@ -165,7 +165,7 @@ def test_a_prefix_survives_an_open_that_the_target_refuses() -> None:
     assert device.error(2).code is ErrorCode.INVALID_PARAMETER
     device.open(3, prompt=(1,), prefix=Prefix(stream=1, length=6))
     finish(engine)
-    assert len(device.answer(3)) == 20
+    assert device.answer(3) == alone(prompt=[*device.sequences[1][:6], 1])
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_patience_that_ends_makes_it_run_ahead() -> None:
     engine, device = make(run_ahead=RunAhead.NEVER)
     device.open()
     step(engine)
-    (stream,) = engine._streams.values()
+    (stream,) = engine._roster
     stream.waiting_since -= 10
     assert step(engine) is None
     assert device.answer() == alone(GREEDY, 2)

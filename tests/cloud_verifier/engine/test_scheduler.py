@@ -21,7 +21,7 @@ def stream_of(slot: int = 1, *, prompt: int = 1, **options: Any) -> VerifierStre
     defaults: dict[str, Any] = {"max_tokens": 50, "seed": 1, "params": SamplingParams(), "drafting": True}
     tokens = tuple(range(prompt))
     request = Open(stream=slot, token_ids=tokens, prompt_length=prompt, **{**defaults, **options})
-    return VerifierStream(slot=slot, owner=Nobody(), request=request, sequence=list(tokens), cached=0, opened_at=10.0)
+    return VerifierStream(slot=slot, owner=Nobody(), request=request, sequence=list(tokens), opened_at=10.0)
 
 
 def send(stream: VerifierStream, *tokens: int, now: float = 10.0, **options: Any) -> None:
@@ -142,10 +142,11 @@ def test_prefill_is_shared_and_decoding_goes_on_beside_it() -> None:
     scheduler = Scheduler(prefill_chunk=25)
     plan = scheduler.plan([long, longer, decoding], now=10.0)
     assert [(work.stream.slot, len(work.block.tokens), work.prefill) for work in plan.work] == [
-        (1, 25, True),
+        (1, 13, True),
+        (2, 12, True),
         (3, 1, False),
     ]
-    long.cached = 25
+    long.cached, longer.cached = 25, 12
     plan = scheduler.plan([long, longer, decoding], now=10.0)
     assert [(work.stream.slot, len(work.block.tokens), work.prefill) for work in plan.work] == [
         (1, 5, False),

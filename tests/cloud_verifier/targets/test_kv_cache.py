@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from draftwire.cloud_verifier.targets.kv_cache import KvCache, LayerShape
+from draftwire.cloud_verifier.targets.target import OutOfKvMemoryError
 from draftwire.protocol.errors import InvalidParameterError
 
 LAYERS = [LayerShape(kv_heads=2, key_dim=4, value_dim=6, window=None), LayerShape(3, 4, 4, 8)]
@@ -80,18 +81,118 @@ def test_growing_moves_a_stream_and_what_it_holds(cache: KvCache) -> None:
     assert sorted(cache._pools) == [512, 1000]
 
 
-def test_rollback_and_adoption_move_no_data(cache: KvCache) -> None:
+def test_rollback_moves_no_data(cache: KvCache) -> None:
     cache.open(1, 100)
     fill(cache, 1, 50)
     place = cache.place(1)
     cache.rollback(1, 30)
-    cache.adopt(2, 1, 20, 900)
-    assert cache.place(2) == place
-    assert (cache.length(2), cache.capacity(2)) == (20, 900)
-    assert_holds(cache, 2, mark=1)
-    cache.open(3, 10)
+    assert cache.place(1) == place
+    assert cache.length(1) == 30
+    assert_holds(cache, 1)
+
+
+def test_saved_tokens_outlive_their_stream_and_go_on_in_another(cache: KvCache) -> None:
+    cache.open(1, 100)
+    fill(cache, 1, 50)
+    blocks = [cache.save(1, 0, 16), cache.save(1, 16, 40)]
+    cache.open(2, 600)
+    fill(cache, 2, 3)
+    cache.close(1)
+    cache.rollback(2, 0)
+    cache.restore(2, blocks)
+    assert cache.length(2) == 40
+    assert_holds(cache, 2, mark=1.0)
+    cache.restore(2, blocks * 7)  # more than its slot has room for
+    assert cache.length(2) == 320
+    assert cache.place(2)[0].room == 512
+    assert_holds(cache, 2, mark=1.0)
+
+
+def test_saved_tokens_count_until_they_are_released(cache: KvCache) -> None:
+    cache.open(1, 100)
+    fill(cache, 1, 50)
+    before = cache.nbytes
+    block = cache.save(1, 0, 20)
+    assert cache.nbytes == before + 20 * TOKEN_BYTES == before + block.nbytes
+    cache.close(1)
+    assert cache.nbytes == block.nbytes
+    cache.release(block)
+    assert cache.nbytes == 0
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 51), (5, 5), (-1, 4), (9, 4)])
+def test_what_is_not_there_cannot_be_saved(cache: KvCache, start: int, end: int) -> None:
+    cache.open(1, 100)
+    fill(cache, 1, 50)
+    with pytest.raises(InvalidParameterError, match="end"):
+        cache.save(1, start, end)
+
+
+def test_more_than_a_stream_may_hold_cannot_be_restored(cache: KvCache) -> None:
+    cache.open(1, 100)
+    fill(cache, 1, 50)
+    block = cache.save(1, 0, 50)
+    with pytest.raises(InvalidParameterError, match="blocks"):
+        cache.restore(1, [block, block])
+    assert cache.length(1) == 50
+
+
+def of_budget(tokens: int) -> KvCache:
+    budget = tokens * TOKEN_BYTES
+    return KvCache(LAYERS, max_length=1000, dtype=torch.float32, device=torch.device("cpu"), budget=budget)
+
+
+def test_a_budget_is_never_exceeded_and_what_does_not_fit_changes_nothing() -> None:
+    cache = of_budget(1000)
+    opened = 3  # 256 tokens each, and while the pool grows one layer's old copy
+    for stream in range(1, opened + 1):
+        cache.open(stream, 200)
+        fill(cache, stream, 100)
+        assert cache.nbytes <= 1000 * TOKEN_BYTES
+    with pytest.raises(OutOfKvMemoryError):
+        cache.open(4, 200)
+    with pytest.raises(OutOfKvMemoryError):
+        cache.reserve(1, 257)
+    for stream in range(1, opened + 1):
+        assert_holds(cache, stream)
     cache.close(2)
-    assert cache.place(3)[1] == 0
+    cache.open(9, 200)
+    assert cache.nbytes <= 1000 * TOKEN_BYTES
+
+
+def test_free_slots_of_one_pool_make_room_in_another() -> None:
+    cache = of_budget(1600)
+    for stream in range(1, 6):
+        cache.open(stream, 500)
+        fill(cache, stream, 10)
+    for stream in (1, 2):
+        cache.close(stream)
+    cache.open(8, 500, room=300)
+    assert cache.place(8)[0].room == 512
+    assert cache.nbytes <= 1600 * TOKEN_BYTES
+
+
+def test_saved_tokens_are_within_the_budget_too() -> None:
+    cache = of_budget(300)
+    cache.open(1, 200)
+    fill(cache, 1, 100)
+    block = cache.save(1, 0, 44)
+    with pytest.raises(OutOfKvMemoryError):
+        cache.save(1, 44, 45)
+    cache.release(block)
+    cache.save(1, 44, 45)
+
+
+def test_a_budget_below_the_longest_stream_shortens_it() -> None:
+    assert of_budget(700).max_length == 700
+    cache = of_budget(700)
+    cache.open(1, 700, room=600)
+    fill(cache, 1, 700)
+    assert_holds(cache, 1)
+    with pytest.raises(InvalidParameterError, match="capacity"):
+        cache.open(2, 701)
+    with pytest.raises(InvalidParameterError, match="kv_memory"):
+        of_budget(255)
 
 
 def test_unknown_streams_are_refused(cache: KvCache) -> None:

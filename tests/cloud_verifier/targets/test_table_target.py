@@ -36,13 +36,16 @@ def test_logits_depend_on_the_last_two_tokens_only() -> None:
     assert not np.array_equal(first[2], TableTarget(vocabulary_size=8, seed=4).logits_after([1, 2, 3]))
 
 
-def test_rollback_and_adoption_change_what_is_held() -> None:
+def test_rollback_and_what_was_saved_change_what_is_held() -> None:
     target = TableTarget()
     target.open(1, 50)
     target.step([Block(1, 0, [1, 2, 3, 4])])
     target.rollback(1, 2)
-    target.adopt(2, 1, 1, 60)
-    assert target.length(2) == 1
+    saved = target.save(1, 0, 1)
+    target.close(1)
+    target.open(2, 60)
+    target.restore(2, [saved])
+    assert (target.length(2), target.kv_bytes) == (1, 2)
     (row,) = target.step([Block(2, 1, [9])])
     assert np.array_equal(row[0], target.logits_after([1, 9]))
     target.close(2)
@@ -91,9 +94,11 @@ def test_bad_lives_are_refused() -> None:
         lambda: target.open(2, 5000),
         lambda: target.rollback(1, 4),
         lambda: target.rollback(1, -1),
-        lambda: target.adopt(2, 1, 4, 10),
-        lambda: target.adopt(2, 1, 3, 2),
-        lambda: target.adopt(2, 7, 0, 2),
+        lambda: target.save(1, 0, 4),
+        lambda: target.save(1, 2, 2),
+        lambda: target.save(7, 0, 1),
+        lambda: target.restore(7, []),
+        lambda: target.restore(1, [target.save(1, 0, 3)] * 3),
         lambda: target.close(7),
         lambda: TableTarget(vocabulary_size=1),
     ):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draftwire.cloud_verifier.targets.target import Block
+from draftwire.cloud_verifier.targets.target import Block, OutOfKvMemoryError
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.protocol.errors import BusyError, InvalidParameterError, UnsupportedModelError
 from draftwire.protocol.fingerprint import vocabulary_fingerprint
@@ -138,25 +138,41 @@ def test_chunked_prompt_equals_one_piece(make_model: MakeModel, plain_logits: Pl
     assert_equal(rows, plain_logits(folder, prompt)[-1:])
 
 
-def test_adopting_a_stream_equals_recomputation(llama: Streams) -> None:
+def test_restoring_what_was_saved_equals_recomputation(llama: Streams) -> None:
     llama.open(1, 40)
     llama.open(2)
     llama.step({1: tokens(30, 1), 2: tokens(3, 2)})
-    llama.target.adopt(3, 1, 20, 500)
+    saved = [llama.target.save(1, 0, 16), llama.target.save(1, 16, 20)]
+    llama.target.close(1)
+    llama.target.open(3, 500)
+    llama.target.restore(3, saved)
     llama.held[3] = llama.held.pop(1)[:20]
     assert llama.target.length(3) == 20
-    with pytest.raises(InvalidParameterError, match="1 is not open"):
-        llama.target.length(1)
     llama.step({3: tokens(25, 3), 2: tokens(1, 4)})
 
 
-def test_adopting_more_than_the_source_holds_changes_nothing(llama: Streams) -> None:
-    llama.open(1)
+def test_restoring_more_than_a_stream_may_hold_changes_nothing(llama: Streams) -> None:
+    llama.open(1, 8)
     llama.step({1: tokens(5, 1)})
-    for length, capacity in ((6, 100), (-1, 100), (5, 4), (5, 10_000)):
-        with pytest.raises(InvalidParameterError):
-            llama.target.adopt(2, 1, length, capacity)
+    saved = llama.target.save(1, 0, 5)
+    with pytest.raises(InvalidParameterError):
+        llama.target.restore(1, [saved])
     llama.step({1: tokens(2, 2)})
+
+
+def test_a_budget_shortens_the_context_and_is_never_exceeded(make_model: MakeModel, plain_logits: PlainLogits) -> None:
+    folder = make_model("llama")
+    per_token = TransformersTarget.load(folder)._cache.token_bytes
+    target = TransformersTarget.load(folder, kv_memory=600 * per_token)
+    assert target.info.max_context == 600
+    streams = Streams(target, folder, plain_logits)
+    streams.open(1, 200)
+    streams.open(2, 200)
+    streams.step({1: tokens(30, 1), 2: tokens(3, 2)})
+    with pytest.raises(OutOfKvMemoryError):
+        target.open(3, 200)
+    assert target.kv_bytes <= 600 * per_token == target.kv_budget
+    streams.step({1: tokens(2, 3), 2: tokens(2, 4)})
 
 
 def test_sliding_window_far_beyond_the_window(make_model: MakeModel, plain_logits: PlainLogits) -> None:

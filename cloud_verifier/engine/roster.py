@@ -1,0 +1,217 @@
+"""Which streams there are: those that have a place in the target's memory and take part in steps, and those that wait.
+
+    join -> wait -> place -> (memory runs out: give it up, wait again) -> leave
+
+Waiting and having given up its memory are the same state: a stream without a slot, whose text is all that is needed to
+go on. Memory is made by forgetting prefixes first, and then by taking the place of whoever came last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...protocol.errors import DraftwireError
+from ..targets.target import OutOfKvMemoryError, Target
+from .prefix_cache import BLOCK_TOKENS, PrefixCache
+from .stream import Key, VerifierStream
+from .tenant import Tenant
+from .waiting_line import WaitingLine
+
+__all__ = ["PrefixCounters", "Room", "Roster", "Seating"]
+
+logger = logging.getLogger(__name__)
+
+_HEADROOM = 64
+"""Tokens beyond its text for a stream that comes back: it left for want of room for its next block."""
+
+
+@dataclass(slots=True)
+class PrefixCounters:
+    """Prompt tokens that were looked for, and those of them that were found, since the start."""
+
+    queried: int = 0
+    found: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Who was next, and what went wrong with its place, if anything did."""
+
+    stream: VerifierStream
+    fault: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory was given back: by a stream that waits now, or by a prefix alone."""
+
+    preempted: VerifierStream | None
+
+
+class Roster:
+    """All streams of an engine, in its thread.
+
+    Args:
+        target: its slots are taken and freed here alone.
+        places: streams that may take part in steps at once.
+        line: where the others wait.
+        prefixes: what is known of texts seen before.
+        share_prefixes: between all tenants; otherwise each has its own.
+    """
+
+    def __init__(
+        self, target: Target, *, places: int, line: WaitingLine, prefixes: PrefixCache, share_prefixes: bool
+    ) -> None:
+        self.line = line
+        self.prefixes = prefixes
+        self.prefix_counters = PrefixCounters()
+        self._target = target
+        self._places = places
+        self._share_prefixes = share_prefixes
+        self._streams: dict[Key, VerifierStream] = {}
+        self._last_slot = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[VerifierStream]:
+        return iter(list(self._streams.values()))
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._streams
+
+    def get(self, key: Key) -> VerifierStream | None:
+        """The stream of that name."""
+        return self._streams.get(key)
+
+    @property
+    def running(self) -> list[VerifierStream]:
+        """Streams that have a place, in the order in which they came."""
+        return [stream for stream in self._streams.values() if stream.slot is not None]
+
+    def join(self, stream: VerifierStream) -> None:
+        """A stream comes, and waits in line; see :meth:`seat`."""
+        self._streams[stream.key] = stream
+        self.line.join(stream)
+
+    def leave(self, stream: VerifierStream) -> None:
+        """A stream is over."""
+        self._streams.pop(stream.key, None)
+        self.line.leave(stream)
+        self._vacate(stream)
+
+    # --- places -------------------------------------------------------------------------------------------------
+
+    def seat(self) -> Seating | None:
+        """Give the next in line a place; None when there is no place, no memory, or nobody.
+
+        What the target says against a stream concerns that stream alone: it comes with the stream, which is out of
+        the line then.
+        """
+        running = Counter[Tenant](stream.owner.tenant for stream in self.running)
+        if running.total() >= self._places:
+            return None
+        stream = self.line.next(running, may_run=lambda waiting: _within_share(waiting, running))
+        if stream is None:
+            return None
+        fault: Exception | None = None
+        try:
+            if not self._take_place(stream):
+                if running:  # whose memory it waits for
+                    return None
+                fault = OutOfKvMemoryError()
+        except Exception as error:
+            fault = error
+        self.line.leave(stream)
+        return Seating(stream, fault)
+
+    def _take_place(self, stream: VerifierStream) -> bool:
+        """False when there is no memory, though all that is known of earlier texts was forgotten for it."""
+        capacity = len(stream.sequence) + stream.remaining
+        room = len(stream.sequence) + _HEADROOM if stream.seated_before else 1
+        while True:
+            try:
+                stream.slot = self._open(capacity, room)
+                break
+            except OutOfKvMemoryError:
+                if not self.prefixes.evict():
+                    return False
+        self._restore(stream)
+        return True
+
+    def _open(self, capacity: int, room: int) -> int:
+        self._last_slot += 1
+        try:
+            self._target.open(self._last_slot, capacity, room=room)
+        except DraftwireError:
+            raise
+        except Exception:  # of a driver or a library: the slot is in doubt
+            self._free(self._last_slot)
+            raise
+        return self._last_slot
+
+    def _restore(self, stream: VerifierStream) -> None:
+        """Take over what is known of the text; at least the last token is computed anew, for its logits."""
+        assert stream.slot is not None
+        blocks = self.prefixes.match(self._scope(stream), stream.sequence[:-1])
+        if not stream.seated_before:
+            self.prefix_counters.queried += len(stream.sequence)
+        try:
+            self._target.restore(stream.slot, blocks)
+        except OutOfKvMemoryError:
+            return
+        except Exception:  # whatever it left behind in the slot, the text can be computed
+            logger.exception("a prefix could not be restored")
+            self._vacate(stream)
+            raise
+        stream.cached = len(blocks) * BLOCK_TOKENS
+        if not stream.seated_before:
+            self.prefix_counters.found += stream.cached
+
+    def keep_prefix(self, stream: VerifierStream) -> None:
+        """Remember what has been computed of a stream's text."""
+        if stream.slot is None:
+            return
+        try:
+            self.prefixes.keep(self._scope(stream), stream.slot, stream.sequence[: stream.cached])
+        except Exception:  # it is a convenience, and must not fail the stream
+            logger.exception("a prefix could not be kept")
+
+    def make_room(self) -> Room | None:
+        """Give memory back; None when there is nothing to give.
+
+        The last stream left gives up even its own place: it comes back with all the room that its text takes by then,
+        without having to be held twice while it moves.
+        """
+        if self.prefixes.evict():
+            return Room(None)
+        running = self.running
+        if not running:
+            return None
+        last = max(running, key=lambda stream: stream.opened_at)
+        self._vacate(last)
+        self.line.join(last)
+        return Room(last)
+
+    def _vacate(self, stream: VerifierStream) -> None:
+        slot, stream.slot, stream.cached = stream.slot, None, 0
+        if slot is not None:
+            self._free(slot)
+
+    def _free(self, slot: int) -> None:
+        """Free a slot's memory; what fails in that must not fail whoever ends."""
+        try:
+            self._target.close(slot)
+        except Exception:
+            logger.exception("slot %d could not be freed", slot)
+
+    def _scope(self, stream: VerifierStream) -> str:
+        return "" if self._share_prefixes else stream.owner.tenant.name
+
+
+def _within_share(stream: VerifierStream, running: Counter[Tenant]) -> bool:
+    most = stream.owner.tenant.max_streams
+    return most is None or running[stream.owner.tenant] < most

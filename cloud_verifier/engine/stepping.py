@@ -1,0 +1,195 @@
+"""One step: the target runs over all the work there is, and what it makes of it is committed.
+
+    work -> target -> verify -> commit -> tell
+
+What goes wrong in it is sorted by whose it is: one stream's, or a matter of memory, which is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...protocol.acceptance import Proposal, Verdict, verify_block
+from ...protocol.errors import BusyError, ErrorCode, NonFiniteLogitsError
+from ...protocol.messages import Error
+from ..targets.target import OutOfKvMemoryError, Target
+from .inbox import Outbox
+from .lifecycle import Lifecycle
+from .observer import CommitReport, Observer, StepReport
+from .roster import Roster
+from .scheduler import Scheduler
+from .speculation import Speculation
+from .stream import Work
+
+__all__ = ["EngineCounters", "Stepper"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Totals since the start; seconds are wall time of the engine's thread."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    target_seconds: float = 0.0
+    committed: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    run_ahead: int = 0
+
+
+class Stepper:
+    """Advances the streams of a roster, in the engine's thread.
+
+    Args:
+        target: runs the step.
+        scheduler: learns from how long it took.
+        roster: whose streams they are.
+        lifecycle: ends those that are over.
+        observer: is told.
+    """
+
+    def __init__(
+        self, target: Target, *, scheduler: Scheduler, roster: Roster, lifecycle: Lifecycle, observer: Observer
+    ) -> None:
+        self.counters = EngineCounters()
+        self.busy_since: float | None = None
+        """When the step in progress began (monotonic seconds); None between steps."""
+        self._target = target
+        self._scheduler = scheduler
+        self._roster = roster
+        self._lifecycle = lifecycle
+        self._observer = observer
+
+    def advance(self, work: list[Work], started: float, outbox: Outbox) -> None:
+        """Run the target over ``work``, which began at ``started`` (monotonic seconds), and commit what comes of it."""
+        self.busy_since = started
+        try:
+            logits = self._target.step([share.block for share in work])
+        except OutOfKvMemoryError as error:
+            self._make_room(work, error, started, outbox)
+            return
+        except Exception as error:  # whatever a model raises must not end the other streams
+            self._observer.failed_step(error)
+            self._isolate(work, error, started, outbox)
+            return
+        finally:
+            self.busy_since = None
+        ended = time.monotonic()
+        self.counters.target_seconds += ended - started
+        self._scheduler.stepped(work, ended - started)
+        for share, rows in zip(work, logits, strict=True):
+            self._commit(share, rows, started, ended, outbox)
+        self._observer.stepped(
+            StepReport(
+                started=started,
+                seconds=time.monotonic() - started,
+                target_seconds=ended - started,
+                blocks=[share.block for share in work],
+                prompt_tokens=sum(share.prompt_tokens for share in work),
+                draft_tokens=sum(len(share.proposals) for share in work),
+            )
+        )
+
+    def _make_room(self, work: list[Work], error: OutOfKvMemoryError, started: float, outbox: Outbox) -> None:
+        """Memory ran out: forget prefixes, or let a stream wait until there is room for it again; then go on."""
+        made = self._roster.make_room()
+        if made is None:
+            self._isolate(work, error, started, outbox)  # nothing can be given up: the target has less than it promised
+            return
+        if made.preempted is not None:
+            logger.info("KV memory is full: a stream of %d tokens waits", len(made.preempted.sequence))
+            self._observer.preempted(made.preempted)
+            work = [share for share in work if share.stream is not made.preempted]
+        if work:
+            self.advance(work, started, outbox)
+
+    def _isolate(self, work: list[Work], error: Exception, started: float, outbox: Outbox) -> None:
+        """A batch failed: try its streams one by one, and fail only those that fail alone."""
+        for share in work:
+            self._target.rollback(share.block.stream, share.block.start)
+        if len(work) > 1:
+            for share in work:
+                self.advance([share], started, outbox)
+            return
+        stream = work[0].stream
+        if isinstance(error, BusyError):
+            retry_after_ms = self._lifecycle.retry_after_ms()
+            refusal = Error.of(stream.request.stream, error, retry_after_ms=retry_after_ms)
+            self._lifecycle.fail(stream.key, refusal, outbox)
+            return
+        logger.error("target step failed", exc_info=error)
+        failure = Error.of(stream.request.stream, "the target failed on this stream", code=ErrorCode.INTERNAL)
+        self._lifecycle.fail(stream.key, failure, outbox)
+
+    def _commit(self, share: Work, rows: NDArray[np.float32], started: float, ended: float, outbox: Outbox) -> None:
+        stream = share.stream
+        if stream.slot is None:  # it gave its place up while the batch was taken apart
+            return
+        if share.prefill:
+            stream.cached += len(share.block.tokens)
+            return
+        first = not stream.counters.target_passes
+        stream.counters.target_passes += 1
+        try:
+            verdict, accepted = _verify(share, rows)
+        except NonFiniteLogitsError as error:
+            self._lifecycle.fail(stream.key, Error.of(stream.request.stream, error), outbox)
+            return
+        frame = stream.commit(verdict, share.proposals, accepted=accepted, started=started, ended=ended)
+        self._target.rollback(share.block.stream, stream.cached)
+        self._count(verdict, accepted, share, ended)
+        outbox.setdefault(stream.owner, []).append(frame)
+        if first:
+            self._roster.keep_prefix(stream)  # for those with the same prompt that come meanwhile
+        if stream.finished:
+            end = stream.end()
+            outbox[stream.owner].append(end)
+            self._lifecycle.finish(stream, end.reason)
+
+    def _count(self, verdict: Verdict, accepted: int, share: Work, ended: float) -> None:
+        committed, drafted = len(verdict.tokens), len(share.proposals)
+        run_ahead = share.stream.drafting and not share.proposals
+        self.counters.committed += committed
+        self.counters.drafted += drafted
+        self.counters.accepted += accepted
+        if run_ahead:
+            self.counters.run_ahead += committed
+        report = CommitReport(at=ended, drafted=drafted, accepted=accepted, committed=committed, run_ahead=run_ahead)
+        self._observer.committed(share.stream, report)
+
+
+def _verify(share: Work, rows: NDArray[np.float32]) -> tuple[Verdict, int]:
+    """What a step commits for a stream, and how many of its proposals passed.
+
+    In shadow they are verified all the same, and only the token that the target draws without them is committed.
+    """
+    stream = share.stream
+    request = stream.request
+
+    def verdict(proposals: Sequence[Proposal], rows: NDArray[np.float32]) -> Verdict:
+        return verify_block(
+            rows,
+            proposals,
+            params=request.params,
+            history=stream.history,
+            seed=request.seed,
+            position=len(stream.sequence),
+            stop_ids=request.stop_ids,
+            budget=stream.remaining,
+            withhold_bonus=stream.withholds_bonus(proposals),
+        )
+
+    found = verdict(share.proposals, rows)
+    if stream.speculation is Speculation.SHADOW and share.proposals:
+        for token in found.tokens:
+            stream.history.remove(token)
+        return verdict([], rows[:1]), found.accepted
+    return found, found.accepted

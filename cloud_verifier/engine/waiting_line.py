@@ -1,0 +1,78 @@
+"""The streams that wait for a place: a short, bounded line in which nobody can crowd the others out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from .stream import VerifierStream
+from .tenant import Tenant
+
+__all__ = ["WaitingLine"]
+
+
+class WaitingLine:
+    """Who is next, who has waited too long, and who has to go when the line is full.
+
+    A place goes to the tenant that has the fewest, and within a tenant to who came first. A stream that had a place
+    already and gave its memory up goes before all others, and is never sent away.
+
+    Args:
+        most: streams that wait at most, those that had a place already not counted.
+        patience: seconds that a stream waits at most.
+    """
+
+    def __init__(self, *, most: int, patience: float) -> None:
+        self.most = most
+        self.patience = patience
+        self._streams: list[VerifierStream] = []
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[VerifierStream]:
+        return iter(self._streams)
+
+    def join(self, stream: VerifierStream) -> None:
+        """Add a stream; see :meth:`excess`."""
+        self._streams.append(stream)
+
+    def excess(self) -> VerifierStream | None:
+        """Who has to go because the line is too long: the newest of the tenant that has most in it."""
+        new = [stream for stream in self._streams if not stream.seated_before]
+        if len(new) <= self.most:
+            return None
+        waiting = Counter(stream.owner.tenant for stream in new)
+        largest = max(waiting.values())
+        return [stream for stream in new if waiting[stream.owner.tenant] == largest][-1]
+
+    def leave(self, stream: VerifierStream) -> None:
+        """A stream waits no more."""
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+    def next(self, running: Counter[Tenant], *, may_run: Callable[[VerifierStream], bool]) -> VerifierStream | None:
+        """Who gets the next place; it stays in line until it leaves.
+
+        Args:
+            running: places by tenant.
+            may_run: whether a stream may have a place at all now.
+        """
+        able = [stream for stream in self._streams if may_run(stream)]
+        return min(
+            able,
+            key=lambda stream: (not stream.seated_before, running[stream.owner.tenant], stream.opened_at),
+            default=None,
+        )
+
+    def overdue(self, now: float) -> list[VerifierStream]:
+        """Those that have waited too long."""
+        return [
+            stream for stream in self._streams if not stream.seated_before and now >= stream.opened_at + self.patience
+        ]
+
+    def next_overdue(self) -> float | None:
+        """When somebody will have waited too long."""
+        return min(
+            (stream.opened_at + self.patience for stream in self._streams if not stream.seated_before), default=None
+        )

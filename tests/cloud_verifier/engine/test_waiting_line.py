@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
+from draftwire.cloud_verifier.engine.tenant import Tenant
+from draftwire.cloud_verifier.engine.waiting_line import WaitingLine
+from draftwire.protocol.messages import Message, Open
+from draftwire.protocol.sampling import SamplingParams
+
+
+class Nobody(Owner):
+    def __init__(self, name: str) -> None:
+        self.tenant = Tenant(name=name)
+
+    def deliver(self, messages: Sequence[Message]) -> None:
+        raise AssertionError(messages)
+
+
+def stream_of(name: str, *, at: float = 0.0, seated_before: bool = False) -> VerifierStream:
+    request = Open(stream=1, token_ids=(1,), prompt_length=1, params=SamplingParams(), max_tokens=1, seed=1)
+    return VerifierStream(owner=Nobody(name), request=request, sequence=[1], opened_at=at, seated_before=seated_before)
+
+
+def next_of(line: WaitingLine, **running: int) -> VerifierStream | None:
+    places = Counter({Tenant(name=name): count for name, count in running.items()})
+    return line.next(places, may_run=lambda _: True)
+
+
+def test_who_came_first_is_next() -> None:
+    line = WaitingLine(most=5, patience=1.0)
+    first, second = stream_of("a", at=1.0), stream_of("a", at=2.0)
+    line.join(first)
+    line.join(second)
+    assert next_of(line) is first
+    line.leave(first)
+    assert next_of(line) is second
+    line.leave(second)
+    line.leave(second)
+    assert next_of(line) is None
+
+
+def test_who_has_fewest_places_is_next() -> None:
+    line = WaitingLine(most=5, patience=1.0)
+    many, few = stream_of("many", at=1.0), stream_of("few", at=2.0)
+    line.join(many)
+    line.join(few)
+    assert next_of(line, many=2, few=1) is few
+    assert next_of(line, many=1, few=1) is many
+
+
+def test_who_gave_a_place_up_is_next_whatever_the_others_have() -> None:
+    line = WaitingLine(most=0, patience=1.0)
+    again = stream_of("many", at=9.0, seated_before=True)
+    line.join(stream_of("few", at=1.0))
+    line.join(again)
+    assert next_of(line, many=9) is again
+
+
+def test_who_may_not_run_is_passed_over() -> None:
+    line = WaitingLine(most=5, patience=1.0)
+    barred, free = stream_of("barred", at=1.0), stream_of("free", at=2.0)
+    line.join(barred)
+    line.join(free)
+    assert line.next(Counter(), may_run=lambda stream: stream is not barred) is free
+
+
+def test_a_line_too_long_loses_the_newest_of_the_tenant_that_fills_it() -> None:
+    line = WaitingLine(most=3, patience=1.0)
+    greedy = [stream_of("greedy", at=float(index)) for index in range(3)]
+    for stream in greedy:
+        line.join(stream)
+    assert line.excess() is None
+    modest = stream_of("modest", at=9.0)
+    line.join(modest)
+    assert line.excess() is greedy[-1]
+    line.leave(greedy[-1])
+    assert line.excess() is None
+    another = stream_of("greedy", at=10.0)
+    line.join(another)
+    assert line.excess() is another
+    assert modest in line
+
+
+def test_who_gave_a_place_up_is_never_too_many_and_never_overdue() -> None:
+    line = WaitingLine(most=0, patience=1.0)
+    line.join(stream_of("a", seated_before=True))
+    assert line.excess() is None
+    assert line.overdue(now=100.0) == []
+    assert line.next_overdue() is None
+
+
+def test_patience_ends() -> None:
+    line = WaitingLine(most=5, patience=2.0)
+    early, late = stream_of("a", at=10.0), stream_of("b", at=11.0)
+    line.join(late)
+    line.join(early)
+    assert line.next_overdue() == 12.0
+    assert line.overdue(now=11.9) == []
+    assert line.overdue(now=12.0) == [early]
+    assert set(map(id, line.overdue(now=13.0))) == {id(early), id(late)}
