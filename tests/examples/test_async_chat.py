@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
+from draftwire.cloud_verifier.engine.prefix_cache import BLOCK_TOKENS
 from draftwire.cloud_verifier.targets.table_target import TableTarget
+from draftwire.cloud_verifier.targets.target import SavedKv
 
 from ..integration.harness import running_verifier
 from .conftest import CHAT_TEMPLATE, environment, reference_answer, run_example, running
@@ -18,12 +21,12 @@ class ChattyTarget(TableTarget):
     def __init__(self) -> None:
         super().__init__(vocabulary_size=64, seed=23, eos_bias=3.5)
         self.chat_template = CHAT_TEMPLATE
-        self.adopted: list[int] = []
+        self.restored: list[int] = []
 
-    def adopt(self, stream: int, source: int, length: int, capacity: int) -> None:
-        """See :meth:`Target.adopt`."""
-        self.adopted.append(length)
-        super().adopt(stream, source, length, capacity)
+    def restore(self, stream: int, blocks: Sequence[SavedKv]) -> None:
+        """See :meth:`Target.restore`."""
+        super().restore(stream, blocks)
+        self.restored.append(self.length(stream))
 
 
 def conversation(target: TableTarget, turns: list[str]) -> tuple[list[str], list[int]]:
@@ -48,7 +51,7 @@ async def test_answers_turn_by_turn_and_sends_only_what_is_new() -> None:
         )
     answers, shared = conversation(target, ["good morning", "what now", "bye"])
     assert out.splitlines() == answers
-    assert target.adopted == shared
+    assert target.restored == [0, *(length // BLOCK_TOKENS * BLOCK_TOKENS for length in shared)]
     assert err == f"Talking to {target.info.name}; the end of input leaves.\n"
     assert code == 0
 

@@ -216,9 +216,9 @@ class HeldTarget(TableTarget):
         self._note("steps")
         return rows
 
-    def open(self, stream: int, capacity: int) -> None:
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
         """See :meth:`Target.open`."""
-        super().open(stream, capacity)
+        super().open(stream, capacity, room=room)
         self._note("opened")
 
     def close(self, stream: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from draftwire.cloud_verifier.cli import main
 from draftwire.edge_client import AsyncEdgeClient, RoundCompleted
 from draftwire.edge_client.transport import Transport
-from draftwire.protocol.errors import ConnectionLostError, ErrorCode, StreamError
+from draftwire.protocol.errors import ConnectionLostError, ErrorCode, StreamError, VerifierRefusedError
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -193,7 +193,8 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 async def test_a_signal_ends_it_in_order(number: signal.Signals, tiny_model: Path) -> None:
     """A stream under way is told why, its connection closes with 1001, and the program exits with 0."""
-    with serving(str(tiny_model), "--threads", "1", "--max-context", "4000") as (process, url):
+    options = ("--threads", "1", "--max-context", "4000", "--drain-seconds", "0.2")
+    with serving(str(tiny_model), *options) as (process, url):
         async with AsyncEdgeClient(url) as client:
             assert (await client.connect()).limits.max_context == 4000
             prompt = [5, 6, 7]
@@ -213,3 +214,26 @@ async def test_a_signal_ends_it_in_order(number: signal.Signals, tiny_model: Pat
             assert process.wait(GRACE) == 0
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
+
+
+async def test_sigterm_lets_what_runs_finish_and_sends_newcomers_away(tiny_model: Path) -> None:
+    with serving(str(tiny_model), "--threads", "1", "--max-context", "4000") as (process, url):
+        async with AsyncEdgeClient(url) as client, AsyncEdgeClient(url) as late:
+            await late.connect()
+            async with client.stream([5, 6, 7], max_tokens=1500, ignore_eos=True) as stream:
+                async for event in stream:
+                    if isinstance(event, RoundCompleted):
+                        break
+                process.send_signal(signal.SIGTERM)
+                refused: StreamError | None = None
+                while refused is None:  # the signal takes effect between two tokens
+                    try:
+                        await late.generate([5], max_tokens=1)
+                    except StreamError as error:
+                        refused = error
+                assert refused.code is ErrorCode.SHUTTING_DOWN
+                with pytest.raises(VerifierRefusedError, match="503"):
+                    await AsyncEdgeClient(url).connect()
+                result = await wait_for(stream.get_final_result())
+                assert len(result.token_ids) == 1500
+        assert process.wait(GRACE) == 0
