@@ -7,44 +7,21 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 from draftwire.cloud_verifier.cli import main
 from draftwire.edge_client import AsyncEdgeClient, RoundCompleted
 from draftwire.edge_client.transport import Transport
 from draftwire.protocol.errors import ConnectionLostError, ErrorCode, StreamError, VerifierRefusedError
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from .harness import GRACE, wait_for
+from .verifier_process import make_tiny_model, program, serving
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of one layer whose text does not end by itself."""
-    folder = tmp_path_factory.mktemp("tiny")
-    words = {"<s>": 0, "</s>": 1, **{f"w{token}": token for token in range(2, 64)}}
-    backend = Tokenizer(models.WordLevel(words, unk_token="<s>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=4096,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def one_line(text: str) -> str:
@@ -166,28 +143,6 @@ def test_info(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program(*arguments), capture_output=True, text=True, check=False, timeout=GRACE)
-
-
-def program(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "draftwire.cloud_verifier.cli", *arguments]
-
-
-@contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The program, serving; yields its process and URL."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        program("serve", *arguments, "--port", "0"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().rsplit(" ", 1)[-1].strip()
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
