@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ..integration.harness import endless_table
+from ..integration.table_bundle import right_table, write_bundle, wrong_table
 from ..integration.verifier_process import make_tiny_model
 
 
@@ -26,3 +28,13 @@ def soaking() -> bool:
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """See :func:`make_tiny_model`."""
     return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def soak_drafts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Drafts for :func:`endless_table`: one that is always right, one that is always wrong."""
+    folder, target = tmp_path_factory.mktemp("drafts"), endless_table()
+    return [
+        write_bundle(folder / name, target, make(target))
+        for name, make in {"right": right_table, "wrong": wrong_table}.items()
+    ]
