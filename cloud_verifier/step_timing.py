@@ -12,7 +12,7 @@ from ..protocol.errors import DraftwireError
 from .targets.target import Block, Target
 from .targets.transformers_target import TransformersTarget
 
-__all__ = ["main", "measure"]
+__all__ = ["main", "measure", "measure_beside"]
 
 _SHAPES = ((1, 1), (1, 4), (1, 8), (4, 1), (4, 4), (16, 1), (16, 4))
 
@@ -47,6 +47,39 @@ def measure(
     return {shape: statistics.median(values[1:]) for shape, values in times.items()}
 
 
+def measure_beside(target: Target, idle: int, *, context: int = 200, rounds: int = 15) -> tuple[float, float]:
+    """Median seconds of a step over one token of one stream: alone, and beside ``idle`` streams that are open.
+
+    Both are measured in each round, as the others come and go; see :func:`measure` for the arguments.
+    """
+    prompt = [index % target.info.vocabulary_size for index in range(context)]
+    target.open(0, context + 1)
+    target.step([Block(0, 0, prompt)])
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in range(rounds + 1):
+        alone.append(_one_token(target, context))
+        for stream in range(1, idle + 1):
+            target.open(stream, context + 1)
+        target.step([Block(stream, 0, prompt[:8]) for stream in range(1, idle + 1)])
+        beside.append(_one_token(target, context))
+        for stream in range(1, idle + 1):
+            target.close(stream)
+    target.close(0)
+    return statistics.median(alone[1:]), statistics.median(beside[1:])
+
+
+def _one_token(target: Target, context: int) -> float:
+    """Of stream 0; the middle of three, as the first one after others came finds cold caches."""
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        target.step([Block(0, context, [1])])
+        times.append(time.perf_counter() - begin)
+        target.rollback(0, context)
+    return statistics.median(times)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m draftwire.cloud_verifier.step_timing", description=__doc__)
@@ -56,12 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=None, help="torch threads (default: torch's choice)")
     parser.add_argument("--context", type=int, default=200, help="tokens held by each stream (default: 200)")
     parser.add_argument("--rounds", type=int, default=15, help="measurements of each shape (default: 15)")
+    parser.add_argument("--idle", type=int, default=63, help="streams open beside an active one (default: 63)")
     options = parser.parse_args(argv)
     try:
         target = TransformersTarget.load(
             options.model, dtype=options.dtype, device=options.device, threads=options.threads
         )
         times = measure(target, context=options.context, rounds=options.rounds)
+        alone, beside = measure_beside(target, options.idle, context=options.context, rounds=options.rounds)
     except DraftwireError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -69,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("streams x tokens      ms   ratio to 1 x 1")
     for (streams, tokens), seconds in times.items():
         print(f"{streams:7} x {tokens:<6} {seconds * 1e3:7.1f}   {seconds / times[1, 1]:.2f}")
+    print(f"1 x 1 beside {options.idle} idle streams {beside * 1e3:.1f}, alone {alone * 1e3:.1f}: {beside / alone:.2f}")
     return 0
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from draftwire.cloud_verifier.step_timing import main, measure
+from draftwire.cloud_verifier.step_timing import main, measure, measure_beside
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 
 MakeModel = Callable[..., str]
@@ -17,11 +17,20 @@ def test_each_shape_is_measured_and_the_target_left_empty() -> None:
     target.open(1, 5)
 
 
+def test_idle_streams_come_and_go() -> None:
+    target = TableTarget()
+    alone, beside = measure_beside(target, 4, context=9, rounds=2)
+    assert alone > 0
+    assert beside > 0
+    assert target.kv_bytes == 0
+
+
 def test_the_command_prints_a_table(make_model: MakeModel, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([make_model("llama"), "--context", "8", "--rounds", "1"]) == 0
+    assert main([make_model("llama"), "--context", "8", "--rounds", "1", "--idle", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split()[-1] == "1.00"
-    assert len(lines) == 9
+    assert len(lines) == 10
+    assert lines[-1].startswith("1 x 1 beside 5 idle streams")
 
 
 def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
