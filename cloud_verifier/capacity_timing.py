@@ -1,292 +1,154 @@
 """``python -m draftwire.cloud_verifier.capacity_timing MODEL TRACE``: what drafts save a target that many share.
 
-Every step really runs the target, over as many tokens as in service. Its answers are replaced by a script, and the
-devices are replayed from a trace (``draftwire bench --record``): at each position they propose what the script says
-where the recorded draft was right, and something else where it was not, with the recorded confidence. So the time is
-that of the model and the agreement that of a real draft on real text, while no device shares the machine. Drafts are
-always there in time, as under the cost policy; the scheduler decides how many of them a step takes.
+Committed tokens a second of the target, cost policy, greedy, against plain streaming of as many streams on the same
+target, side by side; see :mod:`.capacity_replay` for how. ``draftwire bench --sweep`` records the trace and runs this.
+
+The limit is E(k) T(S) / T(S (k + 1)) for S streams and the best look-ahead k up to the one measured: E(k) tokens a pass
+by the trace, T(M) the measured time of a step over M tokens. ``flat`` is what the same scheduler reaches where T(M) is
+the same up to M = 200, as on a large accelerator.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import dataclasses
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..protocol.errors import DraftwireError, InvalidParameterError
-from ..protocol.messages import Commit, Draft, Limits, Message, Open, Policy
-from ..protocol.sampling import SamplingParams
-from .engine.engine import Engine
+from .capacity_replay import Result, Script, load_script, run
 from .engine.scheduler import Scheduler
-from .engine.stream import Owner
 from .step_timing import measure
-from .targets.table_target import TableTarget
-from .targets.target import Block, Target
+from .targets.target import Target
 from .targets.transformers_target import TransformersTarget
 
-__all__ = ["Result", "Script", "load_script", "main", "run"]
+__all__ = ["Cell", "main", "sweep"]
 
-_VOCABULARY = 64
-_PROMPT = 100
-_LOOK_AHEAD = 8
 _POSITIONS = 1000
-_FLAT_SECONDS = 0.003
-_FLAT_TOKENS = 200
+_PLAIN_TOKENS = 48
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """Where a draft is right, position by position, and the confidence bytes that it sends along."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One look-ahead for so many streams. ``gain`` is the middle of the repeats, ``least`` and ``most`` their ends;
+    ``tokens_a_pass`` are committed for each stream, ``computed`` verified for it in a step of ``step_ms``.
+    """
 
-    right: Sequence[bool]
-    confidences: Sequence[int]
-
-    def expected(self, look_ahead: int) -> float:
-        """Tokens that a step commits on average with so many proposals: those before the first wrong one, and one."""
-        starts = range(len(self.right) - look_ahead)
-        runs = (sum(1 for _ in itertools.takewhile(bool, self.right[start : start + look_ahead])) for start in starts)
-        return 1 + statistics.fmean(runs)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """``committed`` tokens in ``seconds`` of the target, over ``steps`` steps that computed ``tokens``."""
-
-    committed: int
-    seconds: float
-    steps: int
-    tokens: int
+    streams: int
+    look_ahead: int
+    gain: float
+    least: float
+    most: float
+    tokens_a_pass: float
+    computed: float
+    step_ms: float
+    limit: float
+    limit_at: int
+    flat: float
 
     @property
-    def rate(self) -> float:
-        """Committed tokens a second of the target."""
-        return self.committed / self.seconds
+    def reached(self) -> float:
+        """The fraction of the limit."""
+        return self.gain / self.limit
 
 
-def load_script(path: Path | str) -> Script:
-    """The greedy records of a trace, one after the other.
-
-    Raises:
-        InvalidParameterError: the file is no trace, or has too little in it.
-    """
-    try:
-        records = json.loads(Path(path).read_text("utf-8"))["records"]
-        greedy = [record for record in records if record["temperature"] == 0]
-        right = [rank == 0 for record in greedy for rank in record["ranks"]]
-        confidences = [int(byte) for record in greedy for byte in record["confidences"]]
-    except OSError as error:
-        raise InvalidParameterError("trace", f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidParameterError("trace", f"{path} is no trace; make one with draftwire bench --record") from error
-    if len(right) < 4 * _LOOK_AHEAD or len(right) != len(confidences):
-        raise InvalidParameterError("trace", f"{path} has {len(right)} greedy positions; record more")
-    return Script(right, confidences)
-
-
-class _ScriptedTarget(TableTarget):
-    """Takes as long as a model does, and says what the script says: the token at a position is its number."""
-
-    def __init__(self, model: Target | None) -> None:
-        super().__init__(vocabulary_size=_VOCABULARY, max_context=8192)
-        self._model = model
-        self.seconds = 0.0
-        self.steps = 0
-        self.tokens = 0
-
-    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
-        super().open(stream, capacity, room=room)
-        if self._model is not None:
-            self._model.open(stream, capacity, room=room)
-
-    def rollback(self, stream: int, length: int) -> None:
-        super().rollback(stream, length)
-        if self._model is not None:
-            self._model.rollback(stream, length)
-
-    def close(self, stream: int) -> None:
-        super().close(stream)
-        if self._model is not None:
-            self._model.close(stream)
-
-    def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
-        began = time.perf_counter()
-        if self._model is not None:
-            self._model.step(blocks)
-        else:
-            time.sleep(_FLAT_SECONDS * max(1.0, sum(len(block.tokens) for block in blocks) / _FLAT_TOKENS))
-        self.seconds += time.perf_counter() - began
-        self.steps += 1
-        self.tokens += sum(len(block.tokens) for block in blocks)
-        super().step(blocks)
-        return [self._rows(block) for block in blocks]
-
-    def _rows(self, block: Block) -> NDArray[np.float32]:
-        rows = np.zeros((block.rows, _VOCABULARY), np.float32)
-        end = block.start + len(block.tokens)
-        for row, position in enumerate(range(end - block.rows + 1, end + 1)):
-            rows[row, _said(position)] = 1.0
-        return rows
-
-
-def _said(position: int) -> int:
-    """The script's token at a position; never an end of text."""
-    return 1 + position % (_VOCABULARY - 1)
-
-
-class _Device(Owner):
-    """Drafts ``look_ahead`` tokens beyond what is committed, at once."""
-
-    def __init__(self, engine: Engine, script: Script, *, offset: int, look_ahead: int) -> None:
-        self._engine = engine
-        self._script = script
-        self._offset = offset
-        self._look_ahead = look_ahead
-        self._length = self._end = _PROMPT
-        self._path = 1
-        self._alive = True
-        self.committed = 0
-
-    def open(self, number: int, *, max_tokens: int) -> None:
-        prompt = [(number * 7 + index) % _VOCABULARY for index in range(_PROMPT)]
-        request = Open(
-            stream=1,
-            token_ids=tuple(prompt),
-            prompt_length=_PROMPT,
-            params=SamplingParams(),
-            max_tokens=max_tokens,
-            seed=number,
-            policy=Policy.COST,
-            drafting=self._look_ahead > 0,
-        )
-        self._engine.open(self, request)
-
-    def draft(self) -> None:
-        """Add to the path, or start a new one where it was wrong."""
-        if not self._look_ahead or not self.committed:
-            return
-        if not self._alive:
-            self._path, self._end, self._alive = self._path + 1, self._length, True
-        tokens, confidences = [], []
-        for position in range(self._end, self._length + self._look_ahead):
-            index = (position + self._offset) % len(self._script.right)
-            tokens.append(_said(position) if self._script.right[index] else _said(position + 1))
-            confidences.append(self._script.confidences[index])
-        if tokens:
-            frame = Draft(
-                stream=1,
-                path=self._path,
-                start=self._end,
-                token_ids=tuple(tokens),
-                confidences=tuple(confidences),
-                sent_at=0,
-                continues=True,
-            )
-            self._end += len(tokens)
-            self._engine.draft(self, frame)
-
-    def deliver(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            if isinstance(message, Commit):
-                count = message.accepted + (message.token is not None)
-                for position in range(self._length, self._length + count):
-                    right = self._script.right[(position + self._offset) % len(self._script.right)]
-                    self._alive = self._alive and right and position < self._end
-                self._length += count
-                self.committed += count
-
-
-def run(
-    script: Script, *, model: Target | None, streams: int, look_ahead: int, tokens: int, scheduler: Scheduler
-) -> Result:
-    """Advance ``streams`` streams together until the first of them has ``tokens`` tokens.
+def sweep(
+    script: Script, model: Target, *, streams: Sequence[int], look_aheads: Sequence[int], tokens: int, repeats: int
+) -> Iterator[Cell]:
+    """Measure every cell, one number of streams after the other.
 
     Args:
         script: of the devices.
-        model: whose time counts; None for one whose step takes the same time up to 200 tokens.
-        streams: open from the beginning to the end.
-        look_ahead: draft tokens of each beyond what is committed; 0 is plain streaming.
-        tokens: see above.
-        scheduler: decides how many of them are verified.
+        model: no stream of which is open.
+        streams: how many at once.
+        look_aheads: draft tokens of each beyond what is committed, at least 1.
+        tokens: of the fastest stream in each run, at least; few streams run longer, or they would see little text.
+        repeats: of each cell beside plain streaming.
     """
-    limits = Limits(
-        max_context=8192, max_streams=streams, max_message_bytes=1 << 16, max_draft_tokens=64, max_backlog=64
-    )
-    target = _ScriptedTarget(model)
-    engine = Engine(target, limits=limits, scheduler=scheduler, prefix_tokens=0)
-    devices = [_Device(engine, script, offset=number * 37, look_ahead=look_ahead) for number in range(1, streams + 1)]
-    for number, device in enumerate(devices, start=1):
-        device.open(number, max_tokens=tokens + 64)
-    while not all(device.committed for device in devices):  # prompts
-        engine.step()
-    before = (sum(device.committed for device in devices), target.seconds, target.steps, target.tokens)
-    while max(device.committed for device in devices) < tokens:
-        for device in devices:
-            device.draft()
-        engine.step()
-    committed = sum(device.committed for device in devices)
-    result = Result(
-        committed - before[0], target.seconds - before[1], target.steps - before[2], target.tokens - before[3]
-    )
-    engine.stop()
-    return result
+    curve = _curve(model, streams, max(look_aheads), rounds=2 * repeats + 1)
+    for count in streams:
+        for ahead in look_aheads:
+            yield _cell(script, model, curve, count, ahead, max(tokens, _POSITIONS // count), repeats)
 
 
-def _limit(script: Script, seconds: Callable[[int], float], streams: int) -> tuple[int, float]:
+def _cell(
+    script: Script,
+    model: Target,
+    curve: Callable[[int], float],
+    streams: int,
+    look_ahead: int,
+    tokens: int,
+    repeats: int,
+) -> Cell:
+    def result(model: Target | None, ahead: int, length: int) -> Result:
+        return run(script, model=model, streams=streams, look_ahead=ahead, tokens=length, scheduler=Scheduler())
+
+    pairs = [(result(model, 0, min(tokens, _PLAIN_TOKENS)), result(model, look_ahead, tokens)) for _ in range(repeats)]
+    gains = [drafted.rate / plain.rate for plain, drafted in pairs]
+    drafted = pairs[-1][1]
+    limit_at, limit = _limit(script, curve, streams, look_ahead)
+    return Cell(
+        streams=streams,
+        look_ahead=look_ahead,
+        gain=statistics.median(gains),
+        least=min(gains),
+        most=max(gains),
+        tokens_a_pass=drafted.committed / drafted.steps / streams,
+        computed=drafted.tokens / drafted.steps / streams,
+        step_ms=1000 * drafted.seconds / drafted.steps,
+        limit=limit,
+        limit_at=limit_at,
+        flat=result(None, look_ahead, tokens).rate / result(None, 0, min(tokens, _PLAIN_TOKENS)).rate,
+    )
+
+
+def _limit(script: Script, seconds: Callable[[int], float], streams: int, most: int) -> tuple[int, float]:
     """The best look-ahead and what it would bring, if every stream verified so many proposals in every step."""
     gains = (
         (script.expected(ahead) * seconds(streams) / seconds(streams * (ahead + 1)), ahead)
-        for ahead in range(1, _LOOK_AHEAD + 1)
+        for ahead in range(1, most + 1)
     )
     gain, ahead = max(gains)
     return ahead, gain
 
 
-def _curve(target: Target, counts: Sequence[int], *, rounds: int) -> Callable[[int], float]:
-    """Seconds of a step over M tokens of one stream each, measured at some M and straight between them."""
-    most = max(counts) * (_LOOK_AHEAD + 1)
-    shapes = [(1, 1), (1, 2), (1, 4), (1, 9)]
-    shapes += [(count, ahead + 1) for count in counts if count > 1 for ahead in (0, 1, 2, 4, _LOOK_AHEAD)]
-    times = measure(target, shapes, context=_PROMPT + 50, rounds=rounds)
-    points = sorted({streams * each: value for (streams, each), value in times.items()}.items())
-    xs, ys = [point[0] for point in points], [point[1] for point in points]
-    return lambda tokens: float(np.interp(min(tokens, most), xs, ys))
+def _curve(target: Target, counts: Sequence[int], most: int, *, rounds: int) -> Callable[[int], float]:
+    """Seconds of a step over M tokens, measured at some M and straight between them."""
+    shapes = dict.fromkeys(
+        (count, 1 + ahead) for count in counts for ahead in sorted({0, 1, 2, 4, most}) if ahead <= most
+    )
+    times = measure(target, [(1, 1), *(shape for shape in shapes if shape != (1, 1))], context=150, rounds=rounds)
+    points: dict[int, float] = {}
+    for (streams, each), value in times.items():
+        points[streams * each] = min(value, points.get(streams * each, value))
+    xs = sorted(points)
+    return lambda tokens: float(np.interp(tokens, xs, [points[x] for x in xs]))
 
 
-def _rows(script: Script, model: Target, counts: Sequence[int], *, tokens: int, repeats: int) -> Iterator[str]:
-    curve = _curve(model, counts, rounds=repeats * 2 + 1)
-    for streams in counts:
-        length = max(tokens, _POSITIONS // streams)  # few streams see little of the trace in a short run
-        ratios, per_pass = [], []
-        for _ in range(repeats):  # side by side
-            plain = run(script, model=model, streams=streams, look_ahead=0, tokens=tokens, scheduler=Scheduler())
-            drafted = run(
-                script, model=model, streams=streams, look_ahead=_LOOK_AHEAD, tokens=length, scheduler=Scheduler()
-            )
-            ratios.append(drafted.rate / plain.rate)
-            per_pass.append(drafted.committed / drafted.steps / streams)
-        flat = [
-            run(script, model=None, streams=streams, look_ahead=ahead, tokens=length, scheduler=Scheduler()).rate
-            for ahead in (0, _LOOK_AHEAD)
-        ]
-        ahead, limit = _limit(script, curve, streams)
-        ratio = statistics.median(ratios)
+def _table(cells: Iterator[Cell]) -> Iterator[str]:
+    yield "streams  look-ahead     gain      spread   tokens a pass  computed  step ms    limit (at)  reached     flat"
+    for cell in cells:
         yield (
-            f"{streams:7}   {ratio:5.2f}x   {min(ratios):.2f}-{max(ratios):.2f}   {statistics.median(per_pass):6.2f}"
-            f"   {limit:5.2f}x (at {ahead})   {ratio / limit:5.0%}   {flat[1] / flat[0]:5.2f}x"
+            f"{cell.streams:7}  {cell.look_ahead:10}   {cell.gain:5.2f}x   {cell.least:.2f}-{cell.most:.2f}"
+            f"   {cell.tokens_a_pass:13.2f}  {cell.computed:8.2f}  {cell.step_ms:7.1f}"
+            f"   {cell.limit:5.2f}x ({cell.limit_at})  {cell.reached:7.0%}   {cell.flat:5.2f}x"
         )
 
 
+def _counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",")]
+    if not counts or min(counts) < 1 or max(counts) > 1024:
+        raise argparse.ArgumentTypeError("must be numbers from 1 to 1024, with commas between them")
+    return counts
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table; returns the exit status."""
+    """Print a table, or JSON; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m draftwire.cloud_verifier.capacity_timing",
         description=__doc__,
@@ -297,21 +159,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 (default: auto)")
     parser.add_argument("--device", default="cpu", help="default: cpu")
     parser.add_argument("--threads", type=int, default=None, help="torch threads (default: torch's choice)")
-    parser.add_argument("--streams", default="1,4,16", help="how many at once (default: 1,4,16)")
-    parser.add_argument("--tokens", type=int, default=96, help="of the fastest stream in each run (default: 96)")
-    parser.add_argument("--repeats", type=int, default=3, help="pairs of runs (default: 3)")
+    parser.add_argument("--streams", type=_counts, default="1,4,16", help="how many at once (default: %(default)s)")
+    parser.add_argument("--look-ahead", type=_counts, default="8", help="draft tokens ahead (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=64, help="of the fastest stream in each run (default: 64)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs beside plain streaming (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:
-        counts = [int(count) for count in options.streams.split(",")]
+        if max(options.look_ahead) > 32:
+            raise InvalidParameterError("--look-ahead", "must be at most 32")
         script = load_script(options.trace)
         model = TransformersTarget.load(
             options.model, dtype=options.dtype, device=options.device, threads=options.threads
         )
-        print(f"{model.info.name}, {model.info.dtype} on {model.info.device}; cost policy, greedy, look-ahead 8")
-        print("streams   gain     spread   tokens a pass   limit            reached   gain if T(M) is flat to 200")
-        for row in _rows(script, model, counts, tokens=options.tokens, repeats=options.repeats):
+        cells = sweep(
+            script,
+            model,
+            streams=options.streams,
+            look_aheads=options.look_ahead,
+            tokens=max(options.tokens, 8),
+            repeats=max(options.repeats, 1),
+        )
+        if options.json:
+            rows = [{**dataclasses.asdict(cell), "reached": cell.reached} for cell in cells]
+            print(json.dumps({"target": model.info.name, "dtype": model.info.dtype, "cells": rows}))
+            return 0
+        print(f"{model.info.name}, {model.info.dtype} on {model.info.device}; cost policy, greedy")
+        for row in _table(cells):
             print(row, flush=True)
-    except (DraftwireError, ValueError) as error:
+    except DraftwireError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -30,7 +31,9 @@ from ..bench.provenance import describe_draft, describe_target, describe_work, p
 from ..bench.references import ReferenceOptions, run_references
 from ..bench.report import report
 from ..bench.subject import Subject
+from ..bench.sweep import run_sweep, sweep_report
 from ..wan_conditions import ABOUT_PIECES, parse_bandwidth, parse_jitter
+from .bench_sweep import add_sweep_options, sweep_plan
 from .options import api_key
 
 __all__ = ["register"]
@@ -74,6 +77,7 @@ def register(commands: Any) -> None:
     )
     _add_subject(parser)
     _add_grid(parser)
+    add_sweep_options(parser)
     _add_outputs(parser)
     parser.set_defaults(run=_run)
 
@@ -161,9 +165,11 @@ class _Results:
     failure: str | None = None
     unwritten: list[str] = field(default_factory=list)
     interrupted: bool = False
+    sweep: list[dict[str, Any]] | None = None
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    sweep = sweep_plan(parsed, dtype=_dtype(parsed))
     plan = _plan(parsed) if parsed.adverse is None else _adverse_plan(parsed)
     _check_subject(parsed)
     _check_outputs(parsed)
@@ -180,6 +186,11 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.reference and isinstance(benchmark, Benchmark) and not results.interrupted:
         with _noting_interrupts(results):
             _add_references(parsed, pair, cores, benchmark, results)
+    if sweep is not None and isinstance(benchmark, Benchmark) and not (results.interrupted or benchmark.failed):
+        with _noting_interrupts(results):
+            _say("Sweeping ...")
+            plan_here = dataclasses.replace(sweep, target=pair.target)
+            results.sweep = run_sweep(plan_here, benchmark.trace, cores=cores)
     _tell(parsed, benchmark, results)
     if results.interrupted:
         return 130
@@ -331,7 +342,9 @@ def _tell(parsed: argparse.Namespace, benchmark: Benchmark | AdverseBenchmark, r
         if (problem := write_output(option, getattr(parsed, option[2:]), content)) is not None:
             results.unwritten.append(problem)
             _say(f"draftwire: error: {problem}")
-    if isinstance(benchmark, Benchmark):
+    if results.sweep is not None:
+        tables = f"{_heading(parsed, benchmark)}\n\n{sweep_report(results.sweep)}"
+    elif isinstance(benchmark, Benchmark):
         tables = report(benchmark.outcomes, results.references, heading=_heading(parsed, benchmark))
     else:
         tables = adverse_report(benchmark.outcomes, heading=_heading(parsed, benchmark))
@@ -379,6 +392,7 @@ def _everything(
         "settings": _settings(benchmark.plan),
         "conditions": [outcome.to_dict() for outcome in benchmark.outcomes],
         "references": results.references,
+        "sweep": results.sweep,
         "references_failure": results.failure,
         "interrupted": results.interrupted,
     }

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from draftwire.cloud_verifier.capacity_timing import Script, load_script, main, run
+from draftwire.cloud_verifier.capacity_replay import Script, load_script, run
+from draftwire.cloud_verifier.capacity_timing import main, sweep
 from draftwire.cloud_verifier.engine.scheduler import Scheduler
+from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.protocol.errors import InvalidParameterError
 
 TRACE = Path(__file__).parents[1] / "edge_client" / "demo_pair_trace.json"
@@ -69,3 +72,35 @@ def test_what_is_no_trace_is_told(
         load_script(path)
     assert main(["nowhere", str(path)]) == 1
     assert problem in capsys.readouterr().err
+
+
+def test_a_sweep_has_every_cell_and_leaves_the_target_empty() -> None:
+    target = TableTarget(vocabulary_size=64, max_context=8192)
+    cells = list(sweep(Script([True] * 90, [0] * 90), target, streams=[1, 2], look_aheads=[1, 3], tokens=8, repeats=1))
+    assert [(cell.streams, cell.look_ahead) for cell in cells] == [(1, 1), (1, 3), (2, 1), (2, 3)]
+    assert [cell.tokens_a_pass for cell in cells] == pytest.approx([2, 4, 2, 4], abs=0.3)
+    assert all(cell.limit > 0 and cell.gain > 0 and cell.flat > 1 for cell in cells)
+    assert target.kv_bytes == 0
+
+
+def test_the_command_prints_a_table_or_json(make_model: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        make_model("llama"),
+        str(TRACE),
+        "--streams",
+        "2",
+        "--look-ahead",
+        "2",
+        "--tokens",
+        "8",
+        "--repeats",
+        "1",
+    ]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[2].split()[:2] == ["2", "2"]
+    assert main([*arguments, "--json"]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["streams"] == cell["look_ahead"] == 2
+    assert cell["reached"] == pytest.approx(cell["gain"] / cell["limit"])
