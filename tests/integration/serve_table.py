@@ -47,7 +47,7 @@ def main() -> None:
     engine = Engine(target, limits=limits, most_waiting=64, wait_seconds=60.0)
     engine.start()
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    server = VerifierServer(engine, target, limits=limits)
+    server = VerifierServer(engine, target, limits=limits, drain_seconds=1.0)
     asyncio.run(server.serve("127.0.0.1", port, ready=lambda bound: print(bound, flush=True)))
 
 

@@ -72,14 +72,14 @@ class StalledReader:
         assert len(frame) < 126
         self._writer.write(bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame)
 
-    def open(self, stream: int) -> None:
+    def open(self, stream: int, *, max_tokens: int) -> None:
         self.send(
             Open(
                 stream=stream,
                 token_ids=tuple(PROMPT),
                 prompt_length=len(PROMPT),
                 params=SamplingParams(),
-                max_tokens=2_000_000,
+                max_tokens=max_tokens,
                 seed=1,
             )
         )
@@ -88,10 +88,10 @@ class StalledReader:
         self._writer.transport.abort()
 
 
-async def stalled_reader(verifier: RunningVerifier) -> StalledReader:
+async def stalled_reader(verifier: RunningVerifier, *, max_tokens: int = 2_000_000) -> StalledReader:
     client = await StalledReader.connect(verifier)
     for stream in range(1, STREAMS + 1):
-        client.open(stream)
+        client.open(stream, max_tokens=max_tokens)
     return client
 
 
@@ -164,8 +164,30 @@ async def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
 
 
 async def refusal(port: int) -> None:
-    """Connect until nobody takes connections any more."""
+    """Ask until the verifier takes no more work."""
     with contextlib.suppress(ConnectionError):
-        while True:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        answer = b"200"
+        while b" 503 " not in answer:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            answer = await reader.readline()
             writer.close()
+            await writer.wait_closed()
+
+
+async def test_a_reader_that_stalls_does_not_hold_the_end_up() -> None:
+    """Told to end, with streams that run to nobody: they get their time, and then the program is over all the same."""
+    script = Path(__file__).with_name("serve_table.py")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            verifier = RunningVerifier(f"ws://127.0.0.1:{port}", port, None, endless_table(), None)  # type: ignore[arg-type]
+            client = await stalled_reader(verifier, max_tokens=4000)
+            async with await RawClient.connect(verifier) as witness:
+                await wait_for(witness.transport.ping())  # what came before it was read
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, GRACE) == 0
+            client.close()
+        finally:
+            process.kill()
