@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PACKAGES := protocol edge_client cloud_verifier export
 PIP_INSTALL := pip install --quiet --disable-pip-version-check
 
-.PHONY: install demo demo-model test test-transformers5 style format types clean
+.PHONY: install demo demo-model test soak test-transformers5 style format types clean
 
 install: $(VENV)/.installed
 
@@ -29,6 +29,11 @@ demo: install
 
 test: demo-model
 	$(BIN)/pytest
+
+# Load, faults and leaks for longer than `make test` has: SOAK minutes of mixed traffic, and the long versions of the rest.
+SOAK ?= 40
+soak: demo-model
+	DRAFTWIRE_SOAK=$(SOAK) $(BIN)/pytest tests/soak -s
 
 # The verifier and the fused builder on transformers 5.
 test-transformers5: $(VENV5)/.installed demo-model
