@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..protocol.errors import DraftwireError
 from .client import AsyncEdgeClient, Status
 from .drafter import Drafter
-from .events import Degraded, Event, Finished, Result, RoundCompleted, TextDelta
+from .events import Degraded, Event, Finished, Reconnecting, Result, RoundCompleted, TextDelta
 from .stats import Stats
 from .stream import AsyncStream
 from .sync_client import EdgeClient, Stream
@@ -19,6 +19,7 @@ __all__ = [
     "EdgeClient",
     "Event",
     "Finished",
+    "Reconnecting",
     "Result",
     "RoundCompleted",
     "Stats",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -18,16 +18,21 @@ from ..protocol.errors import (
     InvalidParameterError,
 )
 from ..protocol.messages import Prefix, Welcome
-from .client_settings import ClientSettings, GenerationArguments
+from .attempt import Setup
+from .client_settings import ClientSettings, GenerationArguments, LossPolicy
 from .connection import VerifierConnection
 from .device import Device
 from .events import Result
 from .gamma.figures import Figures
+from .lifeline import RECONNECT_SECONDS, Lifeline, Tell
 from .onnx_runtime import DEFAULT_PROVIDERS
 from .options import GenerationOptions
 from .prompt import Prompt, Vocabulary
-from .stream import AsyncStream, Setup
-from .vocabulary_source import fetch_vocabulary, read_vocabulary
+from .resumption import Resumption
+from .retained import RetainedContext
+from .solo import Solo
+from .stream import AsyncStream
+from .vocabulary_source import VocabularySource
 
 __all__ = ["AsyncEdgeClient", "Status"]
 
@@ -46,7 +51,8 @@ class AsyncEdgeClient:
     """Generates with a verifier, guessed ahead by a draft on this device.
 
     Args:
-        url: the verifier, such as ``wss://verifier.example`` or ``ws://127.0.0.1:8300``.
+        url: the verifier, such as ``wss://verifier.example`` or ``ws://127.0.0.1:8300``; or several of one target, in
+            order of preference: where one is lost or refuses, the next takes over.
         draft: folder of a draft bundle; None is cloud-only.
         tokenizer: folder or file of the target's ``tokenizer.json``, for clients without a draft; by default the
             verifier hands it out.
@@ -58,16 +64,24 @@ class AsyncEdgeClient:
         retain_context: ask the verifier to keep the last stream's context, so that the next prompt that starts with
             it, as in a chat, sends only what is new.
         timeout: seconds for connecting.
+        reconnect_seconds: how long a lost verifier is searched for while answers wait, and a busy one waited for. By
+            default 30 once a connection has been made, but a first one fails after one look at each address. A number
+            is for both; with 0 an answer ends with its connection.
+        wait_when_busy: wait for a verifier that has no room; otherwise BusyError is raised at once.
+        on_verifier_loss: when no verifier is found in that time, ``raise``, or go on with the draft alone
+            (``draft_only``): its tokens are marked as unverified in every event and in the result, as they are not the
+            target's. An answer that has begun to go on alone does so to its end; the next one looks for a verifier.
         figures: what this device measured before, as ``client.figures.dump()`` gave it; only a start, never needed.
         defaults: options of every generation unless given there; see :meth:`stream`.
 
     Use it as an async context manager, or call :meth:`close`. One connection serves all its streams; it is opened by
-    the first one, and opened again after it was lost.
+    the first one. When it is lost, running streams go on from what has been committed on another one: greedy and
+    coupled text is what it would have been, to the last token.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         draft: str | PathLike[str] | None = None,
         tokenizer: str | PathLike[str] | None = None,
@@ -78,6 +92,9 @@ class AsyncEdgeClient:
         require_draft: bool = False,
         retain_context: bool = False,
         timeout: float = 10.0,
+        reconnect_seconds: float | None = None,
+        wait_when_busy: bool = True,
+        on_verifier_loss: LossPolicy = "raise",
         figures: Mapping[str, Any] | None = None,
         **defaults: Unpack[GenerationArguments],
     ) -> None:
@@ -92,6 +109,9 @@ class AsyncEdgeClient:
             require_draft=require_draft,
             retain_context=retain_context,
             timeout=timeout,
+            reconnect_seconds=reconnect_seconds,
+            wait_when_busy=wait_when_busy,
+            on_verifier_loss=on_verifier_loss,
         )
         self._defaults = defaults
         GenerationOptions.of(defaults, {})  # what is given wrong is told here
@@ -100,9 +120,13 @@ class AsyncEdgeClient:
         self._device: Device | None = None
         self._figures = Figures() if figures is None else Figures.load(figures)
         self._device_fault: str | None = None
-        self._connection: VerifierConnection | None = None
-        self._vocabulary: Vocabulary | None = None
-        self._retained: tuple[VerifierConnection, int, list[int]] | None = None
+        self._lifeline = Lifeline(
+            self._settings.urls, self._connect, reconnect_seconds=self._settings.reconnect_seconds
+        )
+        self._vocabularies = VocabularySource(
+            self._settings.tokenizer, headers=self._settings.headers, timeout=self._settings.timeout
+        )
+        self._retained = RetainedContext()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -127,7 +151,7 @@ class AsyncEdgeClient:
         Raises:
             InvalidParameterError: at once, for an option out of range or unknown.
         """
-        return AsyncStream(lambda: self._setups(prompt), GenerationOptions.of(self._defaults, options), self._streams)
+        return AsyncStream(_Preparation(self, prompt), GenerationOptions.of(self._defaults, options), self._streams)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationArguments]) -> Result:
         """Generate to the end; arguments as for :meth:`stream`."""
@@ -177,63 +201,30 @@ class AsyncEdgeClient:
         self._closed = True
         reason = ConnectionLostError("the client was closed; what was committed has been delivered")
         await asyncio.gather(*(stream.close(reason) for stream in list(self._streams)))
-        async with self._lock:  # whoever is connecting or loading now has it to hand over
-            if self._connection is not None:
-                await self._connection.close()
+        await self._lifeline.close()
+        async with self._lock:  # whoever is loading now has it to hand over
             if self._device is not None:
                 await self._device.close()
 
     # --- getting ready ------------------------------------------------------------------------------------------
 
-    async def _setups(self, prompt: Prompt) -> AsyncIterator[Setup]:
-        """What a stream needs; a second time, without the prefix, where the verifier no longer holds it."""
-        connection = await self._ready()
-        vocabulary = await self._vocabulary_for(connection)
-        prompt_ids = vocabulary.encode(prompt, size=connection.welcome.vocabulary_size)
-        prefix = self._prefix(connection, prompt_ids)
-        for attempt in [prefix, None] if prefix is not None else [None]:
-            yield self._setup(connection, vocabulary, prompt_ids, attempt)
-
-    def _setup(
-        self,
-        connection: VerifierConnection,
-        vocabulary: Vocabulary,
-        prompt_ids: list[int],
-        prefix: Prefix | None,
-    ) -> Setup:
-        degraded = self._degraded_reason() if self._settings.draft is not None else None
-        if degraded is not None and self._settings.require_draft:
-            raise self._draft_error(degraded)
-        return Setup(
-            connection=connection,
-            vocabulary=vocabulary,
-            prompt_ids=prompt_ids,
-            prefix=prefix,
-            retain=self._settings.retain_context,
-            device=self._device if degraded is None else None,
-            degraded=degraded,
-            figures=self._figures,
-            paused=self._settings.paused,
-            finished=lambda stream, sequence: self._remember(connection, stream, sequence),
-        )
-
-    async def _ready(self) -> VerifierConnection:
-        """The connection, opened if need be; with it the draft's bundle, whose fingerprint the handshake sends."""
+    async def _ready(self, tell: Tell = lambda _: None) -> VerifierConnection:
+        """A usable connection; before it the draft's bundle, whose fingerprint the handshake sends."""
         async with self._lock:
             if self._closed:
                 raise InvalidParameterError("client", "is closed; make a new one")
             if self._settings.draft is not None and self._device is None and self._device_fault is None:
                 await self._open_device(self._settings.draft)
-            if self._connection is None or not self._connection.usable:
-                bundle = self._device.bundle if self._device is not None else None
-                self._connection = await VerifierConnection.connect(
-                    self._settings.url,
-                    fingerprint=bundle.tokenizer.fingerprint if bundle is not None else None,
-                    agent=AGENT,
-                    headers=self._settings.headers,
-                    timeout=self._settings.timeout,
-                )
-            return self._connection
+        return await self._lifeline.connection(tell)
+
+    async def _connect(self, url: str) -> VerifierConnection:
+        return await VerifierConnection.connect(
+            url,
+            fingerprint=self._device.bundle.tokenizer.fingerprint if self._device is not None else None,
+            agent=AGENT,
+            headers=self._settings.headers,
+            timeout=self._settings.timeout,
+        )
 
     async def _open_device(self, folder: Path) -> None:
         try:
@@ -251,21 +242,7 @@ class AsyncEdgeClient:
         """The bundle's vocabulary where it is the target's; else one given; else the one the verifier hands out."""
         if self._device is not None and connection.drafting_allowed:
             return Vocabulary(self._device.bundle.tokenizer, self._device.bundle.chat_template)
-        if self._vocabulary is None:
-            welcome = connection.welcome
-            if self._settings.tokenizer is not None:
-                vocabulary = await asyncio.to_thread(read_vocabulary, self._settings.tokenizer)
-                if vocabulary.tokenizer.fingerprint != welcome.fingerprint:
-                    raise FingerprintMismatchError(
-                        f"the tokenizer at {self._settings.tokenizer} is not that of {welcome.target}; "
-                        "leave it out to use the verifier's"
-                    )
-                self._vocabulary = vocabulary
-            else:
-                self._vocabulary = await asyncio.to_thread(
-                    fetch_vocabulary, self._settings.url, headers=self._settings.headers, timeout=self._settings.timeout
-                )
-        return self._vocabulary
+        return await self._vocabularies.of(connection)
 
     def _degraded_reason(self) -> str | None:
         """Why the draft that was asked for is not used; None when it is, or may yet be."""
@@ -273,8 +250,9 @@ class AsyncEdgeClient:
             return self._device_fault
         if self._device is not None and self._device.fault is not None:
             return str(self._device.fault)
-        if self._device is not None and self._connection is not None and not self._connection.drafting_allowed:
-            return _mismatch(self._device.bundle.manifest.name, self._connection.welcome.target)
+        connection = self._lifeline.last
+        if self._device is not None and connection is not None and not connection.drafting_allowed:
+            return _mismatch(self._device.bundle.manifest.name, connection.welcome.target)
         return None
 
     def _draft_error(self, reason: str) -> DraftwireError:
@@ -284,23 +262,81 @@ class AsyncEdgeClient:
             return DrafterError(reason)
         return FingerprintMismatchError(reason)
 
-    # --- what an earlier stream left behind ---------------------------------------------------------------------
-
-    def _remember(self, connection: VerifierConnection, stream: int, sequence: list[int]) -> None:
-        if self._settings.retain_context:
-            self._retained = (connection, stream, sequence)
-
-    def _prefix(self, connection: VerifierConnection, prompt_ids: list[int]) -> Prefix | None:
-        """The retained stream, as far as the prompt starts with it; at least one token must be new."""
-        retained, self._retained = self._retained, None
-        if retained is None or retained[0] is not connection:
+    async def _solo_device(self) -> Device | None:
+        """The draft, loaded, where it may write by itself and shares the vocabulary of what was written so far."""
+        if self._settings.on_verifier_loss != "draft_only" or self._device is None:
             return None
-        shared = 0
-        for mine, held in zip(prompt_ids[:-1], retained[2], strict=False):
-            if mine != held:
-                break
-            shared += 1
-        return Prefix(stream=retained[1], length=shared) if shared else None
+        try:
+            await self._device.drafter()
+        except DraftwireError:
+            return None
+        return self._device if self._degraded_reason() is None else None
+
+
+class _Preparation:
+    """What the streams of one prompt need of the client; see :class:`.stream.Source`."""
+
+    def __init__(self, client: AsyncEdgeClient, prompt: Prompt) -> None:
+        self._client = client
+        self._prompt = prompt
+        self._encoded: tuple[Vocabulary, list[int]] | None = None
+        self._prefix: tuple[VerifierConnection, Prefix | None] | None = None
+
+    async def connect(self, tell: Tell) -> VerifierConnection:
+        return await self._client._ready(tell)
+
+    async def setup(self, connection: VerifierConnection) -> Setup:
+        client, settings = self._client, self._client._settings
+        if self._encoded is None:
+            vocabulary = await client._vocabulary_for(connection)
+            self._encoded = (vocabulary, vocabulary.encode(self._prompt, size=connection.welcome.vocabulary_size))
+        vocabulary, prompt_ids = self._encoded
+        if self._prefix is None:
+            self._prefix = (connection, client._retained.take(connection, prompt_ids))
+        degraded = client._degraded_reason() if settings.draft is not None else None
+        if degraded is not None and settings.require_draft:
+            raise client._draft_error(degraded)
+        return Setup(
+            connection=connection,
+            vocabulary=vocabulary,
+            prompt_ids=prompt_ids,
+            prefix=self._prefix[1] if self._prefix[0] is connection else None,
+            retain=settings.retain_context,
+            device=client._device if degraded is None else None,
+            degraded=degraded,
+            figures=client._figures,
+            paused=settings.paused,
+            finished=lambda stream, sequence: self._finished(connection, stream, sequence),
+        )
+
+    def drop_prefix(self) -> None:
+        if self._prefix is not None:
+            self._prefix = (self._prefix[0], None)
+
+    async def solo(self) -> Solo | None:
+        device = await self._client._solo_device()
+        if device is None:
+            return None
+        manifest = device.bundle.manifest
+        if self._encoded is None:
+            vocabulary = Vocabulary(device.bundle.tokenizer, device.bundle.chat_template)
+            self._encoded = (vocabulary, vocabulary.encode(self._prompt, size=manifest.vocabulary.size))
+        return Solo(
+            device=device,
+            vocabulary=self._encoded[0],
+            prompt_ids=self._encoded[1],
+            eos_ids=manifest.vocabulary.eos_ids,
+            paused=self._client._settings.paused,
+        )
+
+    def resumption(self) -> Resumption:
+        settings = self._client._settings
+        seconds = RECONNECT_SECONDS if settings.reconnect_seconds is None else settings.reconnect_seconds
+        return Resumption(seconds=seconds, wait_when_busy=settings.wait_when_busy)
+
+    def _finished(self, connection: VerifierConnection, stream: int, sequence: list[int]) -> None:
+        if self._client._settings.retain_context:
+            self._client._retained.keep(connection, stream, sequence)
 
 
 def _mismatch(draft: str, target: str) -> str:

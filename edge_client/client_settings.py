@@ -15,7 +15,12 @@ from .onnx_runtime import DEFAULT_PROVIDERS, check_providers, check_threads
 from .options import PolicyName
 from .transport import websocket_url
 
-__all__ = ["ClientArguments", "ClientSettings", "GenerationArguments"]
+__all__ = ["LOSS_POLICIES", "ClientArguments", "ClientSettings", "GenerationArguments", "LossPolicy"]
+
+LossPolicy = Literal["raise", "draft_only"]
+"""What becomes of an answer when its verifier is lost and none can be found."""
+
+LOSS_POLICIES: tuple[LossPolicy, ...] = ("raise", "draft_only")
 
 
 class GenerationArguments(TypedDict, total=False):
@@ -52,14 +57,17 @@ class ClientArguments(GenerationArguments, total=False):
     require_draft: bool
     retain_context: bool
     timeout: float
+    reconnect_seconds: float | None
+    wait_when_busy: bool
+    on_verifier_loss: LossPolicy
     figures: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Checked settings. ``url`` stays as it was given, for messages; ``headers`` hold the key and are never shown."""
+    """Checked settings. ``urls`` stay as they were given, for messages; ``headers`` hold the key, and are not shown."""
 
-    url: str
+    urls: tuple[str, ...]
     draft: Path | None
     tokenizer: Path | None
     headers: Mapping[str, str] = field(repr=False)
@@ -69,11 +77,14 @@ class ClientSettings:
     require_draft: bool
     retain_context: bool
     timeout: float
+    reconnect_seconds: float | None
+    wait_when_busy: bool
+    on_verifier_loss: LossPolicy
 
     @classmethod
     def of(
         cls,
-        url: str,
+        url: str | Sequence[str],
         *,
         draft: str | PathLike[str] | None,
         tokenizer: str | PathLike[str] | None,
@@ -84,20 +95,28 @@ class ClientSettings:
         require_draft: bool,
         retain_context: bool,
         timeout: float,
+        reconnect_seconds: float | None = None,
+        wait_when_busy: bool = True,
+        on_verifier_loss: LossPolicy = "raise",
     ) -> ClientSettings:
         """Check every argument.
 
         Raises:
             InvalidParameterError: naming the first that cannot be used.
         """
-        websocket_url(url)
         check_threads(threads)
         if require_draft and draft is None:
             raise InvalidParameterError("require_draft", "needs a draft; give its folder as draft")
         if pause_drafting is not None and not callable(pause_drafting):
             raise InvalidParameterError("pause_drafting", "must be a function that returns whether to pause")
+        if on_verifier_loss not in LOSS_POLICIES:
+            raise InvalidParameterError(
+                "on_verifier_loss", f"must be 'raise' or 'draft_only', not {on_verifier_loss!r}"
+            )
+        if on_verifier_loss == "draft_only" and draft is None:
+            raise InvalidParameterError("on_verifier_loss", "needs a draft to go on with; give its folder as draft")
         return cls(
-            url=url,
+            urls=_urls(url),
             draft=_path("draft", draft),
             tokenizer=_path("tokenizer", tokenizer),
             headers=_headers(api_key),
@@ -106,7 +125,12 @@ class ClientSettings:
             paused=pause_drafting or _never,
             require_draft=bool(require_draft),
             retain_context=bool(retain_context),
-            timeout=_seconds(timeout),
+            timeout=_seconds("timeout", timeout),
+            reconnect_seconds=None
+            if reconnect_seconds is None
+            else _seconds("reconnect_seconds", reconnect_seconds, 0),
+            wait_when_busy=bool(wait_when_busy),
+            on_verifier_loss=on_verifier_loss,
         )
 
 
@@ -131,7 +155,20 @@ def _headers(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"}
 
 
-def _seconds(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InvalidParameterError("timeout", f"must be a number of seconds above 0, not {value!r}")
+def _urls(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One address, or several; one that is given twice counts once."""
+    urls = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    if not urls:
+        raise InvalidParameterError("url", "names no verifier; give at least one address")
+    for url in urls:
+        websocket_url(url)
+    return tuple(dict.fromkeys(urls))
+
+
+def _seconds(name: str, value: float, least: float | None = None) -> float:
+    """A finite number of seconds: above 0, or from ``least``."""
+    valid = not isinstance(value, bool) and isinstance(value, int | float) and value < math.inf
+    if not valid or not (value > 0 if least is None else value >= least):
+        bound = "above 0" if least is None else f"from {least:g}"
+        raise InvalidParameterError(name, f"must be a number of seconds {bound}, not {value!r}")
     return float(value)

@@ -9,6 +9,7 @@ from typing import Self
 
 from ..protocol.codes import PROTOCOL_VERSION, Capability, Role
 from ..protocol.errors import (
+    AuthenticationError,
     BusyError,
     ConnectionLostError,
     DraftwireError,
@@ -44,6 +45,8 @@ def stream_error(error: Error) -> DraftwireError:
     """The exception for an ERROR frame."""
     if error.code is ErrorCode.VERSION_MISMATCH:
         return VersionMismatchError(error.message)
+    if error.code is ErrorCode.UNAUTHORIZED:
+        return AuthenticationError(error.message)
     retry_after = None if error.retry_after_ms is None else error.retry_after_ms / 1000
     return _ERRORS.get(error.code, StreamError)(error.message, code=error.code, retry_after=retry_after)
 
@@ -83,10 +86,19 @@ class Channel:
 
 
 class VerifierConnection:
-    """A connection after its handshake."""
+    """A connection after its handshake.
 
-    def __init__(self, transport: Transport, session: Session, welcome: Welcome) -> None:
+    Attributes:
+        url: where it leads.
+        welcome: what the verifier said of itself.
+        served: whether a token has been committed on it, which is more than to have connected.
+    """
+
+    def __init__(self, transport: Transport, session: Session, welcome: Welcome, *, url: str = "") -> None:
+        self.url = url
         self.welcome = welcome
+        self.served = False
+        self._retired = False
         self._transport = transport
         self._session = session
         self._channels: dict[int, Channel] = {}
@@ -128,7 +140,7 @@ class VerifierConnection:
             raise
         match messages:
             case [Welcome() as welcome]:
-                return cls(transport, session, welcome)
+                return cls(transport, session, welcome, url=url)
             case [Error() as error]:
                 await transport.close()
                 raise stream_error(error)
@@ -138,7 +150,16 @@ class VerifierConnection:
     @property
     def usable(self) -> bool:
         """Whether new streams can be opened."""
-        return self._failure is None
+        return self._failure is None and not self._retired
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can come any more."""
+        return self._failure is not None
+
+    def retire(self) -> None:
+        """Open no more streams on it, as its verifier is going or gone; those that run may yet end well."""
+        self._retired = True
 
     @property
     def drafting_allowed(self) -> bool:
@@ -159,11 +180,14 @@ class VerifierConnection:
             raise stream_error(Error.of(stream, error)) from None
         channel = self._channels[stream] = Channel(self, stream)
         try:
-            await self._transport.send(frame)
+            await self._transmit(frame)
         except asyncio.CancelledError:  # the frame may have left all the same
             channel.close()
             with contextlib.suppress(DraftwireError):
                 await self.send(Cancel(stream=stream))
+            raise
+        except ConnectionLostError:
+            channel.close()
             raise
         return channel
 
@@ -171,12 +195,21 @@ class VerifierConnection:
         """Send one message. Returns the bytes of its frame."""
         self._check()
         data = self._session.send(message)
-        await self._transport.send(data)
+        await self._transmit(data)
         return frame_bytes(len(data), masked=True)
 
     def _check(self) -> None:
-        if self._failure is not None:
+        if isinstance(self._failure, ConnectionLostError):
             raise self._failure
+        if self._failure is not None:
+            raise ConnectionLostError(f"the connection has ended ({self._failure})") from self._failure
+
+    async def _transmit(self, frame: bytes) -> None:
+        try:
+            await self._transport.send(frame)
+        except ConnectionLostError:
+            self.retire()  # the reader has yet to take what arrived before the end, and then says so to every stream
+            raise
 
     async def ping(self) -> float:
         """One round trip in seconds."""
@@ -221,6 +254,7 @@ class VerifierConnection:
                 raise stream_error(message)
             if not isinstance(message, Opened | Commit | End | Error):  # the session lets nothing else through
                 continue
+            self.served = self.served or isinstance(message, Commit)
             if (channel := self._channels.get(message.stream)) is not None:
                 channel.put((message, frame_bytes(len(data), masked=False)))
 

@@ -23,11 +23,12 @@ from .generation import Generation
 from .proposer import Proposer
 from .stats import Stats
 
-__all__ = ["DraftLoop"]
+__all__ = ["PAUSE_SECONDS", "DraftLoop", "is_paused"]
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.2
+"""How often a device that must not draft now is asked again."""
 
 
 class DraftLoop:
@@ -87,10 +88,10 @@ class DraftLoop:
         decision = self._controller.decide(self._generation.outlook(time.monotonic()))
         if decision.send:
             await self._transmit(continues=decision.continues)
-        if decision.draft and self._is_paused():
+        if decision.draft and is_paused(self._paused):
             await self._transmit(continues=False)
             await self._rest()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
         elif decision.draft:
             await self._draft(drafter)
         elif not decision.send:  # otherwise the controller decides anew, with nothing unsent
@@ -109,12 +110,6 @@ class DraftLoop:
         self._controller.drafted(drafted.seconds)
         generation.add(path, drafted.proposal, drafted.confidence)
 
-    def _is_paused(self) -> bool:
-        try:
-            return bool(self._paused())
-        except Exception as error:  # the app's own function
-            raise DrafterError(f"pause_drafting raised {type(error).__name__}: {error}") from error
-
     async def _transmit(self, *, continues: bool) -> None:
         frame = self._generation.take_frame(sent_at=clock_now(time.monotonic()), continues=continues)
         if frame is not None:
@@ -129,3 +124,11 @@ class DraftLoop:
         self._stats.bytes_up += await self._send(frame)
         self._stats.sent_frames += 1
         self._stats.sent_tokens += len(frame.token_ids)
+
+
+def is_paused(hook: Callable[[], bool]) -> bool:
+    """Ask the app's own function; DrafterError where that fails."""
+    try:
+        return bool(hook())
+    except Exception as error:
+        raise DrafterError(f"pause_drafting raised {type(error).__name__}: {error}") from error

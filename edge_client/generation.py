@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..protocol.acceptance import Proposal
 from ..protocol.clock import CLOCK_UNIT, clock_now, rtt_seconds
 from ..protocol.errors import IllegalMessageError
-from ..protocol.messages import Commit, Draft
+from ..protocol.messages import Commit, Draft, EndReason
 from ..protocol.path import Path
 from .gamma.controller import Outlook, Round
 
@@ -45,10 +45,10 @@ class Committed:
 
 
 class Generation:
-    """One stream's sequence and path.
+    """One answer's sequence and path, on one stream after another where connections are lost.
 
     Args:
-        stream: its id on the connection.
+        stream: its id on the connection; 0 before :meth:`resume`.
         prompt_ids: the prompt.
         max_tokens: how many tokens the answer may have.
         stop_ids: ids that end it.
@@ -87,6 +87,23 @@ class Generation:
     def answer(self) -> tuple[int, ...]:
         """The committed tokens after the prompt."""
         return tuple(self.sequence[self.prompt_length :])
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that the answer may still get."""
+        return self._end - len(self.sequence)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end the answer, in order."""
+        return tuple(sorted(self._stop_ids))
+
+    @property
+    def ended(self) -> EndReason | None:
+        """Why the answer is over, as its tokens tell it; None while it is not."""
+        if len(self.sequence) > self.prompt_length and self.sequence[-1] in self._stop_ids:
+            return EndReason.STOP
+        return EndReason.LENGTH if self.remaining <= 0 else None
 
     @property
     def room(self) -> int:
@@ -188,6 +205,31 @@ class Generation:
         tested = tuple(_until_wrong(zip(confidences, guessed, strict=False)))
         return Committed(tuple(tokens), tuple(guessed), tested, depth, kept, block)
 
+    def resume(self, stream: int, *, most_ahead: int) -> None:
+        """Go on as a new stream, whose verifier has heard of no path. What is guessed beyond the committed tokens
+        stays, and will be sent again as its first path.
+
+        Args:
+            stream: its id on its connection.
+            most_ahead: most draft tokens beyond the committed prefix that this verifier takes, in a frame or in all.
+        """
+        settled = len(self.sequence) - self.path.start
+        proposals = self.path.beyond(len(self.sequence))[:most_ahead]
+        confidences = self._confidences[settled : settled + len(proposals)]
+        self.stream = stream
+        self._most_ahead = most_ahead
+        self._resting = False
+        self._announced = False
+        self._restart()
+        self.path = Path(1, len(self.sequence), proposals)
+        self._confidences = confidences
+
+    def extend(self, token: int) -> None:
+        """Take a token that no verifier has committed."""
+        self.sequence.append(token)
+        self._announced = False
+        self._restart()
+
     def _verified(self, commit: Commit, position: int) -> int | None:
         """Draft tokens in the step behind this commit: those known to have arrived by then.
 
@@ -206,8 +248,7 @@ class Generation:
         return max(0, self._arrived - position)
 
     def _check_end(self, position: int, count: int) -> None:
-        ended = position > self.prompt_length and self.sequence[-1] in self._stop_ids
-        if ended or position + count > self._end:
+        if self.ended is not None or position + count > self._end:
             raise IllegalMessageError("the verifier went on beyond the end of the answer", stream=self.stream)
 
     def _accepted(self, commit: Commit, position: int) -> list[int]:

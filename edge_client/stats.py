@@ -9,10 +9,16 @@ __all__ = ["Stats"]
 
 @dataclass(slots=True, kw_only=True)
 class Stats:
-    """Counters of one generation.
+    """Counters of one generation, over all the connections that it took.
+
+    ``drafted``, ``accepted``, ``run_ahead`` and ``target_passes`` are the verifier's own counts, told at the end of a
+    stream. A verifier that is lost tells nothing: for its part of the answer they are the client's count of what
+    arrived, which knows nothing of work that was lost with it.
 
     Attributes:
-        committed: tokens delivered.
+        committed: tokens that a verifier committed and that were delivered.
+        unverified: tokens delivered that are the draft's alone.
+        reconnects: connections that took the generation up again after another was lost.
         rounds: COMMIT frames received.
         drafted: draft tokens the verifier tested.
         accepted: draft tokens accepted and committed.
@@ -30,11 +36,13 @@ class Stats:
         target_seconds: time the verifier reported for this stream's steps.
         queued_seconds: time drafts waited for a step.
         rtt_seconds: every measured round trip.
-        ttft_seconds: from the call to the first committed token; None before it.
+        ttft_seconds: from the call to the first token; None before it.
         total_seconds: from the call to the end.
     """
 
     committed: int = 0
+    unverified: int = 0
+    reconnects: int = 0
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -95,9 +103,9 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Committed tokens a second after the first one arrived."""
-        seconds = self.total_seconds - (self.ttft_seconds or 0.0)
-        return (self.committed - 1) / seconds if self.committed > 1 and seconds > 0 else 0.0
+        """Delivered tokens a second after the first one arrived."""
+        seconds, delivered = self.total_seconds - (self.ttft_seconds or 0.0), self.committed + self.unverified
+        return (delivered - 1) / seconds if delivered > 1 and seconds > 0 else 0.0
 
     @property
     def bytes_per_token(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -28,7 +28,7 @@ class EdgeClient:
     Takes what :class:`~.client.AsyncEdgeClient` takes. Safe to use from several threads; each call blocks its own.
     """
 
-    def __init__(self, url: str, **options: Unpack[ClientArguments]) -> None:
+    def __init__(self, url: str | Sequence[str], **options: Unpack[ClientArguments]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draftwire-edge", daemon=True)
         self._thread.start()
@@ -162,7 +162,7 @@ class Stream:
         return self._stream.partial_result()
 
 
-async def _construct(url: str, options: ClientArguments) -> AsyncEdgeClient:
+async def _construct(url: str | Sequence[str], options: ClientArguments) -> AsyncEdgeClient:
     return AsyncEdgeClient(url, **options)
 
 

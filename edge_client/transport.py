@@ -22,13 +22,15 @@ from ..protocol.errors import (
     VersionMismatchError,
 )
 
-__all__ = ["Transport", "frame_bytes", "http_url", "websocket_url"]
+__all__ = ["Transport", "frame_bytes", "http_url", "passes", "seconds_of", "websocket_url"]
 
 VERIFY_PATH = "/v1/verify"
 DEFAULT_PORT = 8300
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 _MAX_MESSAGE = 1 << 20
 _PING_INTERVAL = 20.0
+_FINAL_CODES = frozenset({1002, 1003, 1007, 1009, 1010})
+"""Close codes (RFC 6455) that object to what was said: saying it again would end the same way."""
 
 
 def websocket_url(url: str) -> str:
@@ -86,7 +88,7 @@ class Transport:
         Raises:
             VerifierUnreachableError: nothing answers there, or only by closing the connection.
             AuthenticationError: the API key is not accepted.
-            VerifierRefusedError: something answers, and says no.
+            VerifierRefusedError: something answers, and says no: for now, or for good.
             VersionMismatchError: it does not speak this subprotocol.
         """
         address = websocket_url(url)
@@ -107,7 +109,9 @@ class Transport:
         except InvalidURI as error:
             raise InvalidParameterError("url", f"must look like ws://host:port, not {url!r}") from error
         except InvalidStatus as error:
-            raise _refusal(url, error.response.status_code, bytes(error.response.body or b"")) from error
+            response = error.response
+            retry_after = seconds_of(response.headers.get("Retry-After"))
+            raise _refusal(url, response.status_code, bytes(response.body or b""), retry_after) from error
         except ssl.SSLError as error:
             problem = error.reason or str(error)
             advice = "it may not speak TLS: try ws://" if "WRONG_VERSION" in problem else "check its certificate"
@@ -158,7 +162,19 @@ class Transport:
         await self.close()
 
 
-def _refusal(url: str, status: int, body: bytes) -> VerifierRefusedError | VersionMismatchError:
+def passes(status: int) -> bool:
+    """Whether an HTTP status tells of a state that passes: too many requests, a proxy without its server."""
+    return status == 429 or status >= 500
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """The seconds of a ``Retry-After`` header; None where it has none, or names a date."""
+    return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
+
+
+def _refusal(
+    url: str, status: int, body: bytes, retry_after: float | None
+) -> VerifierRefusedError | VersionMismatchError:
     if status in (401, 403):
         return AuthenticationError(f"the verifier at {url} does not accept the API key; check it")
     if status == 400 and b"subprotocol" in body:
@@ -166,8 +182,12 @@ def _refusal(url: str, status: int, body: bytes) -> VerifierRefusedError | Versi
     if status == 404:
         return VerifierRefusedError(f"{url} is not a verifier (404); check host, port and path")
     if status == 503:
-        return VerifierRefusedError(f"the verifier at {url} is not ready (503); try again soon")
-    return VerifierRefusedError(f"{url} refused the connection with status {status}; check the address")
+        problem = f"the verifier at {url} is not ready (503); try again soon"
+    elif status == 429:
+        problem = f"the verifier at {url} has too many requests (429); try again later"
+    else:
+        problem = f"{url} refused the connection with status {status}; check the address"
+    return VerifierRefusedError(problem, retryable=passes(status), retry_after=retry_after)
 
 
 def _no_handshake(url: str, error: Exception) -> VerifierUnreachableError | VerifierRefusedError:
@@ -180,9 +200,12 @@ def _no_handshake(url: str, error: Exception) -> VerifierUnreachableError | Veri
 
 
 def _lost(error: Exception) -> ConnectionLostError:
-    reason = "closed"
+    reason, retryable = "closed", True
     if isinstance(error, ConnectionClosed) and error.rcvd is not None:
         reason = f"closed by the verifier ({error.rcvd.code} {error.rcvd.reason})".replace(" )", ")")
+        retryable = error.rcvd.code not in _FINAL_CODES
     elif isinstance(error, ConnectionClosed):
         reason = "broke off"
-    return ConnectionLostError(f"the connection {reason}; what was committed has been delivered, generate again")
+    return ConnectionLostError(
+        f"the connection {reason}; what was committed has been delivered, generate again", retryable=retryable
+    )

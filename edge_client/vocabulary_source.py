@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import urllib.error
@@ -10,16 +11,64 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..protocol.errors import BundleCorruptError, VerifierRefusedError, VerifierUnreachableError
+from ..protocol.errors import (
+    BundleCorruptError,
+    FingerprintMismatchError,
+    VerifierRefusedError,
+    VerifierUnreachableError,
+)
 from .bundle import CHAT_TEMPLATE_NAME
 from .chat_template import ChatTemplate
+from .connection import VerifierConnection
 from .prompt import Vocabulary
 from .tokenizer import Tokenizer
-from .transport import http_url
+from .transport import http_url, passes, seconds_of
 
-__all__ = ["fetch_vocabulary", "read_vocabulary"]
+__all__ = ["VocabularySource", "fetch_vocabulary", "read_vocabulary"]
 
 _MAX_BYTES = 256 << 20
+
+
+class VocabularySource:
+    """The target's vocabulary from a folder where one was given, else from the verifier itself; kept once read.
+
+    Args:
+        folder: see :func:`read_vocabulary`.
+        headers, timeout: see :func:`fetch_vocabulary`.
+    """
+
+    def __init__(self, folder: Path | None, *, headers: Mapping[str, str], timeout: float) -> None:
+        self._folder = folder
+        self._headers = headers
+        self._timeout = timeout
+        self._known: tuple[bytes, Vocabulary] | None = None
+        self._reading = asyncio.Lock()
+
+    async def of(self, connection: VerifierConnection) -> Vocabulary:
+        """The vocabulary of the target behind a connection.
+
+        Raises:
+            FingerprintMismatchError: the one in the folder is another.
+            DraftwireError: see :func:`fetch_vocabulary` and :func:`read_vocabulary`.
+        """
+        fingerprint = connection.welcome.fingerprint
+        async with self._reading:  # it may be megabytes; streams that begin together need it once
+            if self._known is None or self._known[0] != fingerprint:
+                self._known = (fingerprint, await self._read(connection))
+            return self._known[1]
+
+    async def _read(self, connection: VerifierConnection) -> Vocabulary:
+        if self._folder is None:
+            return await asyncio.to_thread(
+                fetch_vocabulary, connection.url, headers=self._headers, timeout=self._timeout
+            )
+        vocabulary = await asyncio.to_thread(read_vocabulary, self._folder)
+        if vocabulary.tokenizer.fingerprint != connection.welcome.fingerprint:
+            raise FingerprintMismatchError(
+                f"the tokenizer at {self._folder} is not that of {connection.welcome.target}; "
+                "leave it out to use the verifier's"
+            )
+        return vocabulary
 
 
 def fetch_vocabulary(url: str, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0) -> Vocabulary:
@@ -37,7 +86,12 @@ def fetch_vocabulary(url: str, *, headers: Mapping[str, str] | None = None, time
         tokenizer = Tokenizer.from_json(body["tokenizer"])
         template, special_tokens = body["chat_template"], dict(body.get("special_tokens", {}))
     except urllib.error.HTTPError as error:
-        raise VerifierRefusedError(f"{address} answered {error.code}; give the tokenizer as a folder") from error
+        with error:  # it holds the socket
+            raise VerifierRefusedError(
+                f"{address} answered {error.code}; give the tokenizer as a folder",
+                retryable=passes(error.code),
+                retry_after=seconds_of(error.headers.get("Retry-After")),
+            ) from error
     except OSError as error:
         raise VerifierUnreachableError(f"no tokenizer from {address}: {error}; check the address") from error
     except (ValueError, KeyError, TypeError, http.client.HTTPException) as error:

@@ -62,7 +62,15 @@ class ErrorCode(IntEnum):
 
 
 class DraftwireError(Exception):
-    """Base of every error raised by Draftwire."""
+    """Base of every error raised by Draftwire.
+
+    Attributes:
+        retryable: the same may well succeed a little later, or at another verifier, without anybody changing anything.
+        retry_after: seconds before which trying again is of no use, where that is known.
+    """
+
+    retryable: bool = False
+    retry_after: float | None = None
 
 
 class InvalidParameterError(DraftwireError, ValueError):
@@ -143,9 +151,16 @@ class VerifierError(DraftwireError):
 class VerifierUnreachableError(VerifierError):
     """Nothing answered at the verifier's address."""
 
+    retryable = True
+
 
 class VerifierRefusedError(VerifierError):
-    """The verifier answered and said no to the connection."""
+    """The verifier answered and said no to the connection; ``retryable`` where it may say yes later."""
+
+    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
 
 
 class AuthenticationError(VerifierRefusedError):
@@ -153,7 +168,18 @@ class AuthenticationError(VerifierRefusedError):
 
 
 class ConnectionLostError(VerifierError):
-    """The connection ended while streams were open; what was committed has been delivered."""
+    """The connection ended while streams were open; what was committed has been delivered.
+
+    Not ``retryable`` where it ended because of what was said on it, which would only be said again.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+_PASSING = frozenset({ErrorCode.BUSY, ErrorCode.INTERNAL, ErrorCode.SHUTTING_DOWN, ErrorCode.IDLE_TIMEOUT})
+"""What a stream may end with and, opened again, go well."""
 
 
 class StreamError(VerifierError):
@@ -162,6 +188,7 @@ class StreamError(VerifierError):
     def __init__(self, message: str, *, code: ErrorCode, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.retryable = code in _PASSING
         self.retry_after = retry_after
 
 

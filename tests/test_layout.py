@@ -15,6 +15,8 @@ SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 DOORS = {
     "websockets": {"edge_client/transport.py"},
     "aiohttp": {"cloud_verifier/service/server.py"},
+    "prometheus_client": {"cloud_verifier/operations/metrics.py"},
+    "opentelemetry": {"cloud_verifier/operations/tracing.py"},
     "matplotlib": {"edge_client/bench/chart.py"},
     # The exporter checks its graphs on the runtime that devices use, in one file of its own.
     "onnxruntime": {"edge_client/onnx_runtime.py", "export/graph_runner.py", "export/graph_quantizer.py"},

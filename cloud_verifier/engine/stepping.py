@@ -105,7 +105,7 @@ class Stepper:
             self._isolate(work, error, started, outbox)  # nothing can be given up: the target has less than it promised
             return
         if made.preempted is not None:
-            logger.info("KV memory is full: a stream of %d tokens waits", len(made.preempted.sequence))
+            logger.debug("KV memory is full: a stream of %d tokens waits", len(made.preempted.sequence))
             self._observer.preempted(made.preempted)
             work = [share for share in work if share.stream is not made.preempted]
         if work:

@@ -27,11 +27,13 @@ class Owner(Protocol):
         tenant: whose streams they are.
         route: the traffic class that was asked for; empty for none.
         request_id: names it in logs and traces.
+        traceparent: the W3C trace context it came with; empty for none.
     """
 
     tenant: Tenant = ANYBODY
     route: str = ""
     request_id: str = ""
+    traceparent: str = ""
 
     def deliver(self, messages: Sequence[Message]) -> None:
         """Take messages for this owner's streams, in order."""

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from ..targets.target import Target
+import time
+
+from ..targets.target import Target, TargetInfo
 from .http import Call, Reply, Route, json_reply
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "model_card"]
+
+_SERVED_SINCE = int(time.time())
+
+
+def model_card(info: TargetInfo, *, max_context: int) -> dict[str, object]:
+    """A target as ``/v1/models`` lists it, in OpenAI's form and beyond; ``created`` is when it began to be served."""
+    return {
+        "id": info.name,
+        "object": "model",
+        "created": _SERVED_SINCE,
+        "owned_by": "draftwire",
+        "max_context": max_context,
+        "vocabulary_size": info.vocabulary_size,
+        "fingerprint": info.fingerprint.hex(),
+        "eos_ids": list(info.eos_ids),
+        "dtype": info.dtype,
+        "device": info.device,
+    }
 
 
 class Catalog:
@@ -29,18 +49,7 @@ class Catalog:
 
     async def _models(self, call: Call) -> Reply:
         del call
-        info = self._target.info
-        model = {
-            "id": info.name,
-            "object": "model",
-            "owned_by": "draftwire",
-            "max_context": self._max_context,
-            "vocabulary_size": info.vocabulary_size,
-            "fingerprint": info.fingerprint.hex(),
-            "eos_ids": list(info.eos_ids),
-            "dtype": info.dtype,
-            "device": info.device,
-        }
+        model = model_card(self._target.info, max_context=self._max_context)
         return json_reply({"object": "list", "data": [model]})
 
     async def _tokenizer(self, call: Call) -> Reply:

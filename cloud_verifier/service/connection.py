@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ...protocol.codes import PROTOCOL_VERSION, Capability, Role
-from ...protocol.errors import ProtocolError
+from ...protocol.errors import DraftwireError, ErrorCode, ProtocolError
 from ...protocol.messages import Cancel, Draft, Error, Hello, Limits, Message, Open, Welcome
 from ...protocol.session import Session
 from ..engine.engine import Engine
 from ..targets.target import TargetInfo
 from .http import Visitor
+from .idleness import Idleness
 
 __all__ = ["CAPABILITIES", "Connection"]
 
@@ -23,6 +24,7 @@ class Connection:
 
     Args:
         visitor: whose it is.
+        idleness: watches it; whoever owns the socket asks it, and ends the connection by :meth:`dismiss`.
         send: writes one frame; called in the event loop's thread.
         schedule: runs a function in the event loop's thread; called from any thread.
     """
@@ -34,6 +36,7 @@ class Connection:
         limits: Limits,
         *,
         visitor: Visitor | None = None,
+        idleness: Idleness | None = None,
         send: Callable[[bytes], None],
         schedule: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -42,14 +45,19 @@ class Connection:
         self._limits = limits
         visitor = visitor or Visitor()
         self.tenant = visitor.tenant
+        self._allowance = visitor.allowance
         self.route = visitor.route
         self.request_id = visitor.request_id
+        self.traceparent = visitor.traceparent
+        self.idleness = idleness or Idleness()
         self._send = send
         self._schedule = schedule
         self._session = Session(Role.VERIFIER)
         self._open = True
         self._outgoing: deque[Sequence[Message]] = deque()
         self._woken = False
+        self.dismissed = False
+        """Whether the verifier ends the connection, and its client has been told."""
 
     # --- from the client, in the event loop's thread ------------------------------------------------------------
 
@@ -61,6 +69,7 @@ class Connection:
             return self._refuse(error)
         for message in messages:
             self._take(message)
+        self._note()
         return True
 
     def _refuse(self, error: ProtocolError) -> bool:
@@ -77,13 +86,22 @@ class Connection:
             case Hello():
                 self._transmit([self._welcome()])
             case Open():
-                self._engine.open(self, message)
+                self._open_stream(message)
             case Draft():
                 self._engine.draft(self, message)
             case Cancel():
                 self._engine.cancel(self, message.stream)
             case _:  # the session lets nothing else through
                 raise AssertionError(message)
+
+    def _open_stream(self, request: Open) -> None:
+        try:
+            self._allowance.ask(request)
+        except DraftwireError as error:
+            self._transmit([Error.of(request.stream, error)])
+            return
+        self.tenant = self._allowance.tenant or self.tenant
+        self._engine.open(self, request)
 
     def _welcome(self) -> Welcome:
         return Welcome(
@@ -95,6 +113,12 @@ class Connection:
             eos_ids=self._info.eos_ids,
             limits=self._limits,
         )
+
+    def dismiss(self, reason: str, code: ErrorCode) -> None:
+        """Tell the client that the connection ends, and why; the socket is for the caller to close."""
+        self.dismissed = True
+        self._transmit([Error(stream=0, code=code, message=reason)])
+        self.closed()
 
     def closed(self) -> None:
         """The socket is gone: everything of this client is forgotten. May be said again."""
@@ -138,3 +162,8 @@ class Connection:
             except ProtocolError:  # about a stream that an ERROR of ours has ended meanwhile
                 continue
             self._send(frame)
+        self._note()
+
+    def _note(self) -> None:
+        session = self._session
+        self.idleness.note(greeted=session.hello is not None, streams=bool(session.live_streams))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..engine.tenant import ANYBODY, Tenant
+from .allowance import UNLIMITED, Allowance
+from .keys import KnownKey
 
 __all__ = ["Call", "Handler", "Refusal", "Reply", "Route", "Visitor", "json_reply", "plain_refusal", "retry_headers"]
 
@@ -20,13 +22,19 @@ class Visitor:
         tenant: whose key it showed.
         remote: its address, for logs.
         request_id: one for each connection and each call, in logs, traces and ``X-Request-Id``.
+        traceparent: the W3C trace context it came with; empty for none.
         route: the traffic class it asked for, such as ``chat`` in ``/v1/verify/chat``; empty for none.
+        key: it was let in with; None where none was asked for.
+        allowance: what it may ask for; asked before each stream is opened.
     """
 
     tenant: Tenant = ANYBODY
     remote: str = ""
     request_id: str = ""
+    traceparent: str = ""
     route: str = ""
+    key: KnownKey | None = None
+    allowance: Allowance = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,14 @@ from typing import Any
 
 from ...protocol.errors import ConnectionLostError, DraftwireError, InvalidParameterError
 from ..sync_client import EdgeClient
-from .options import add_connection_options, add_generation_options, generation_options, make_client, read_line
+from .options import (
+    add_connection_options,
+    add_generation_options,
+    add_loss_options,
+    generation_options,
+    make_client,
+    read_line,
+)
 from .printing import print_events, summary
 
 __all__ = ["register"]
@@ -19,7 +26,8 @@ _HELP = "Type a message. Ctrl-C stops an answer, /reset starts over, /exit (or t
 def register(commands: Any) -> None:
     """Add the command."""
     parser: argparse.ArgumentParser = commands.add_parser("chat", help="talk, turn by turn")
-    add_connection_options(parser)
+    add_connection_options(parser, several=True)
+    add_loss_options(parser)
     add_generation_options(parser)
     parser.add_argument("--system", help="system message of the conversation")
     parser.add_argument("--show-guesses", action="store_true", help="underline what the device had guessed")
@@ -32,7 +40,8 @@ def _run(parsed: argparse.Namespace) -> int:
     start = [{"role": "system", "content": parsed.system}] if parsed.system is not None else []
     messages = list(start)
     with make_client(parsed, retain_context=True) as client:
-        client.ping()  # a verifier that is not there is told before the first message is typed
+        if parsed.on_verifier_loss == "raise":
+            client.ping()  # a verifier that is not there is told before the first message is typed
         print(_HELP, file=sys.stderr)
         while (line := _read()) is not None:
             if line in ("/exit", "/quit"):

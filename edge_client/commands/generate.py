@@ -11,7 +11,14 @@ from typing import Any
 from ...protocol.errors import DraftwireError, InvalidParameterError, VerifierError
 from ..prompt import Prompt
 from ..sync_client import EdgeClient, Stream
-from .options import add_connection_options, add_generation_options, generation_options, make_client, read_input
+from .options import (
+    add_connection_options,
+    add_generation_options,
+    add_loss_options,
+    generation_options,
+    make_client,
+    read_input,
+)
 from .printing import print_events, summary
 
 __all__ = ["register"]
@@ -21,7 +28,8 @@ def register(commands: Any) -> None:
     """Add the command."""
     parser: argparse.ArgumentParser = commands.add_parser("generate", help="answer one prompt")
     parser.add_argument("prompt", metavar="PROMPT", help="what to answer; - reads standard input")
-    add_connection_options(parser)
+    add_connection_options(parser, several=True)
+    add_loss_options(parser)
     add_generation_options(parser)
     parser.add_argument("--system", help="system message before the prompt")
     parser.add_argument("--raw", action="store_true", help="continue the prompt as plain text, without a chat template")

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...protocol.errors import InvalidParameterError
+from ..client_settings import LOSS_POLICIES
 from ..gamma.choice import CONTROLLERS
 from ..sync_client import EdgeClient
 
 __all__ = [
     "add_connection_options",
     "add_generation_options",
+    "add_loss_options",
     "api_key",
     "generation_options",
     "make_client",
@@ -38,9 +40,13 @@ _SAMPLING: Mapping[str, tuple[type, str]] = {
 }
 
 
-def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """``--url``, ``--draft`` and what goes with them."""
-    parser.add_argument("--url", default=DEFAULT_URL, help="the verifier (default %(default)s)")
+def add_connection_options(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """``--url``, ``--draft`` and what goes with them; with ``several``, ``--url`` may be repeated."""
+    if several:
+        text = f"a verifier (default {DEFAULT_URL}); repeated, the next takes over where one is lost"
+        parser.add_argument("--url", action="append", help=text)
+    else:
+        parser.add_argument("--url", default=DEFAULT_URL, help="the verifier (default %(default)s)")
     parser.add_argument("--draft", metavar="DIR", help="draft bundle; without one the answer is cloud-only")
     parser.add_argument("--threads", type=int, help="cores the draft may use (default half of them)")
     parser.add_argument(
@@ -48,6 +54,23 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with the API key (or set DRAFTWIRE_API_KEY); never on the command "
         "line, where other users can read it",
+    )
+
+
+def add_loss_options(parser: argparse.ArgumentParser) -> None:
+    """What to do when the verifier is lost."""
+    parser.add_argument(
+        "--reconnect-seconds",
+        type=float,
+        metavar="S",
+        help="how long to search for a lost verifier and wait for a busy one (default 30, and one look at first); "
+        "0 ends the answer with its connection",
+    )
+    parser.add_argument(
+        "--on-verifier-loss",
+        choices=LOSS_POLICIES,
+        default=LOSS_POLICIES[0],
+        help="when none is found: fail (default), or go on with the draft alone, whose text is not the target's",
     )
 
 
@@ -70,8 +93,16 @@ def generation_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_client(parsed: argparse.Namespace, **options: Any) -> EdgeClient:
-    """The client that the connection options describe."""
-    return EdgeClient(parsed.url, draft=parsed.draft, threads=parsed.threads, api_key=api_key(parsed), **options)
+    """The client that the connection and loss options describe."""
+    return EdgeClient(
+        parsed.url or DEFAULT_URL,
+        draft=parsed.draft,
+        threads=parsed.threads,
+        api_key=api_key(parsed),
+        reconnect_seconds=parsed.reconnect_seconds,
+        on_verifier_loss=parsed.on_verifier_loss,
+        **options,
+    )
 
 
 def api_key(parsed: argparse.Namespace) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from ..events import Degraded, Event, Finished, Result, TextDelta
+from ..events import Degraded, Event, Finished, Reconnecting, Result, TextDelta
 from ..stats import Stats
 
 __all__ = ["print_events", "summary"]
@@ -23,7 +23,9 @@ def print_events(events: Iterable[Event], *, show_guesses: bool) -> Result | Non
                 text = f"{_UNDERLINE}{event.text}{_PLAIN}" if underline and event.guessed else event.text
                 print(text, end="", flush=True)
             case Degraded():
-                print(f"draftwire: cloud-only: {event.reason}", file=sys.stderr)
+                print(f"draftwire: {event.mode}: {event.reason}", file=sys.stderr)
+            case Reconnecting():
+                print(f"draftwire: trying to go on: {event.reason}", file=sys.stderr)
             case Finished():
                 result = event.result
     print(flush=True)
@@ -33,6 +35,10 @@ def print_events(events: Iterable[Event], *, show_guesses: bool) -> Result | Non
 def summary(stats: Stats) -> str:
     """One line of figures."""
     parts = [f"{stats.committed} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.unverified:
+        parts[0] = f"{stats.committed + stats.unverified} tokens, {stats.unverified} of them the draft's alone"
+    if stats.reconnects:
+        parts.append(f"connected {1 + stats.reconnects} times")
     if stats.ttft_seconds is not None:
         parts.append(f"first token {1000 * stats.ttft_seconds:.0f} ms")
     if stats.median_rtt is not None:

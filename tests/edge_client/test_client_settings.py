@@ -28,6 +28,13 @@ from draftwire.protocol.sampling import SamplingParams
         ("timeout", {"timeout": -1}),
         ("timeout", {"timeout": "x"}),
         ("timeout", {"timeout": float("nan")}),
+        ("reconnect_seconds", {"reconnect_seconds": -0.1}),
+        ("reconnect_seconds", {"reconnect_seconds": float("inf")}),
+        ("reconnect_seconds", {"reconnect_seconds": float("nan")}),
+        ("reconnect_seconds", {"reconnect_seconds": True}),
+        ("reconnect_seconds", {"reconnect_seconds": "30"}),
+        ("on_verifier_loss", {"on_verifier_loss": "draft_only"}),
+        ("on_verifier_loss", {"on_verifier_loss": "panic"}),
         ("drft", {"drft": "x"}),
         ("temperature", {"temperature": float("nan")}),
     ],
@@ -63,6 +70,24 @@ def test_addresses(given: str, meant: str) -> None:
     assert websocket_url(given) == meant
 
 
+@pytest.mark.parametrize("url", [[], (), ["ws://host", "ftp://host"], ["ws://host", 5], {"ws://host"}])
+@pytest.mark.parametrize("client", [AsyncEdgeClient, EdgeClient])
+def test_a_bad_address_among_several_is_named(client: Any, url: Any) -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        client(url)
+    assert caught.value.field == "url"
+
+
+def test_several_addresses_keep_their_order_and_count_once() -> None:
+    options: dict[str, Any] = dict.fromkeys(["draft", "tokenizer", "api_key", "threads", "pause_drafting"])
+    options |= {"require_draft": False, "retain_context": False, "timeout": 1}
+    assert ClientSettings.of("b", **options).urls == ("b",)
+    settings = ClientSettings.of(["b:1", "a", "b:1"], **options, reconnect_seconds=0)
+    assert settings.urls == ("b:1", "a")
+    assert settings.reconnect_seconds == 0.0
+    assert ClientSettings.of(("b",), **options).reconnect_seconds is None
+
+
 def test_a_bad_key_is_not_repeated() -> None:
     with pytest.raises(InvalidParameterError) as caught:
         AsyncEdgeClient("ws://host", api_key="se cret")
@@ -88,7 +113,7 @@ def test_settings_do_not_show_the_key() -> None:
 def test_the_types_name_every_option() -> None:
     names = {*GenerationOptions.__dataclass_fields__, *SamplingParams.names()} - {"sampling"}
     assert set(GenerationArguments.__annotations__) == names
-    own = set(ClientSettings.__dataclass_fields__) - {"url", "headers", "paused"} | {
+    own = set(ClientSettings.__dataclass_fields__) - {"urls", "headers", "paused"} | {
         "api_key",
         "pause_drafting",
         "figures",

@@ -23,7 +23,7 @@ for name in sys.argv[2].split(","):
     sys.modules[name] = None
 from draftwire.edge_client.bundle import DraftBundle
 from draftwire.edge_client.chat_template import encode_messages
-from draftwire.edge_client.detokenizer import IncrementalDetokenizer
+from draftwire.protocol.detokenizer import IncrementalDetokenizer
 bundle = DraftBundle.load(sys.argv[1])
 drafter = bundle.load_drafter()
 ids = encode_messages([{"role": "user", "content": "hi"}], template=bundle.chat_template, tokenizer=bundle.tokenizer)

@@ -60,6 +60,13 @@ def test_one_token_has_no_speed() -> None:
     assert Stats(committed=1, ttft_seconds=1.0, total_seconds=1.0).tokens_per_second == 0.0
 
 
+def test_the_drafts_own_tokens_count_for_the_speed_of_delivery_alone() -> None:
+    stats = Stats(committed=1, unverified=4, target_passes=1, bytes_down=20, ttft_seconds=1.0, total_seconds=3.0)
+    assert stats.tokens_per_second == pytest.approx(2.0)
+    assert stats.target_passes_per_token == 1.0
+    assert stats.bytes_per_token == 20.0
+
+
 def test_the_dictionary_holds_every_counter_and_ratio_and_is_json() -> None:
     values = json.loads(json.dumps(Stats(rtt_seconds=[0.1], accepted_by_position=[2, 1]).to_dict()))
     ratios = {name for name, value in vars(Stats).items() if isinstance(value, property)}

@@ -16,6 +16,9 @@ from aiohttp import web
 from draftwire.cloud_verifier.engine.engine import Engine
 from draftwire.cloud_verifier.engine.scheduler import Plan, Scheduler
 from draftwire.cloud_verifier.engine.stream import VerifierStream
+from draftwire.cloud_verifier.operations.operations import Operations
+from draftwire.cloud_verifier.service.doorkeeper import Doorkeeper
+from draftwire.cloud_verifier.service.http import Route
 from draftwire.cloud_verifier.service.server import VerifierServer
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.cloud_verifier.targets.target import Block, Target
@@ -86,8 +89,11 @@ async def running_verifier(
     max_message_bytes: int = 64 * 1024,
     max_backlog: int = 64,
     scheduler: Scheduler | None = None,
+    operations: Operations | None = None,
+    doorkeeper: Doorkeeper | None = None,
+    routes: Callable[[Engine, Target, Limits], Sequence[Route]] | None = None,
 ) -> AsyncIterator[RunningVerifier]:
-    """Serve ``target`` until the block ends."""
+    """Serve ``target`` until the block ends; ``routes`` makes further endpoints."""
     limits = Limits(
         max_context=max_context or target.info.max_context,
         max_streams=max_streams,
@@ -95,9 +101,15 @@ async def running_verifier(
         max_draft_tokens=64,
         max_backlog=max_backlog,
     )
-    engine = Engine(target, limits=limits, scheduler=scheduler)
+    engine = Engine(
+        target, limits=limits, scheduler=scheduler, observer=operations.observer if operations is not None else None
+    )
     engine.start()
-    runner = web.AppRunner(VerifierServer(engine, target, limits=limits).app(), access_log=None)
+    if operations is not None:
+        operations.watch(engine)
+    more = [*(operations.routes if operations is not None else ()), *(routes(engine, target, limits) if routes else ())]
+    server = VerifierServer(engine, target, limits=limits, doorkeeper=doorkeeper, routes=more)
+    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -44,7 +44,7 @@ def main() -> None:
     kind = StuckTarget if sys.argv[2:] == ["stuck"] else SlowTarget
     target = kind(vocabulary_size=24, seed=5, eos_bias=-1e4)
     limits = Limits(max_context=4096, max_streams=8, max_message_bytes=65536, max_draft_tokens=64, max_backlog=64)
-    engine = Engine(target, limits=limits, most_waiting=64, wait_seconds=60.0)
+    engine = Engine(target, limits=limits, most_waiting=64, wait_seconds=60.0, prefix_tokens=8000)
     engine.start()
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     server = VerifierServer(engine, target, limits=limits, drain_seconds=1.0)

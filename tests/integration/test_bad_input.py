@@ -277,6 +277,7 @@ async def test_the_verifier_refuses_in_words() -> None:
 
 async def misled(url: str, **options: Any) -> tuple[BaseException, Result]:
     """What a generation fails with, and what was committed before."""
+    options = {"reconnect_seconds": 0, **options}
     async with AsyncEdgeClient(url, **options) as client, client.stream(PROMPT, max_tokens=30) as stream:
         with pytest.raises(DraftwireError) as caught:
             await wait_for(stream.get_final_result())

@@ -36,7 +36,7 @@ async def test_closing_at_any_point_ends_the_stream_and_frees_everything(turns: 
         (outcome,) = await wait_for(asyncio.gather(generation, return_exceptions=True))
         # A table answers so fast that the last of these may have been in time.
         assert isinstance(outcome, DraftwireError) or len(outcome.token_ids) == 3000
-        assert client._connection is None or not client._connection.usable
+        assert client._lifeline.last is None or not client._lifeline.last.usable
         await _nothing_left(verifier)
         async with asyncio.timeout(GRACE):
             while len(asyncio.all_tasks()) > before + 2:  # the server's side of the connection goes a little later

@@ -44,7 +44,7 @@ async def test_a_verifier_that_silently_stops_is_noticed(right_draft: Path, monk
     async with (
         running_verifier(target) as verifier,
         WanRelay("127.0.0.1", verifier.port, delay=0.01) as relay,
-        AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=right_draft, threads=1) as client,
+        AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=right_draft, threads=1, reconnect_seconds=0) as client,
     ):
         await client.wait_for_draft()
         async with client.stream(PROMPT, max_tokens=2000) as stream:

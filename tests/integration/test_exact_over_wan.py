@@ -88,7 +88,9 @@ async def test_cut_at_any_byte_and_taken_up_again_it_is_the_same_text(
         WanRelay(
             "127.0.0.1", verifier.port, conditions=Conditions(delay=0.002, jitter=0.004), cuts=cuts, seed=3
         ) as relay,
-        AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=bundles[draft] if draft else None, threads=1) as client,
+        AsyncEdgeClient(
+            f"ws://127.0.0.1:{relay.port}", draft=bundles[draft] if draft else None, threads=1, reconnect_seconds=0
+        ) as client,
     ):
         for _ in range(40):
             stream = client.stream([*PROMPT, *committed], max_tokens=COUNT - len(committed), **options)

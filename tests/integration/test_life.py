@@ -86,7 +86,7 @@ async def test_a_cut_connection_ends_its_streams() -> None:
     async with (
         running_verifier(target) as verifier,
         WanRelay("127.0.0.1", verifier.port, delay=0.0) as relay,
-        AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}") as client,
+        AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", reconnect_seconds=0) as client,
     ):
         async with client.stream(PROMPT, max_tokens=2000) as stream:
             target.allow(5)
@@ -107,7 +107,7 @@ async def test_many_clients_that_connect_and_vanish() -> None:
     async with running_verifier(target, max_streams=8) as verifier:
         for cycle in range(40):
             async with WanRelay("127.0.0.1", verifier.port, delay=0.0) as relay:
-                client = AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}")
+                client = AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", reconnect_seconds=0)
                 async with client.stream(PROMPT, max_tokens=4000, seed=cycle) as stream:
                     await wait_for(anext(aiter(stream)))
                     relay.cut()
@@ -154,7 +154,7 @@ async def test_a_full_verifier_says_busy_at_once_and_serves_again_later() -> Non
     async with (
         running_verifier(target, max_streams=2) as verifier,
         AsyncEdgeClient(verifier.url) as one,
-        AsyncEdgeClient(verifier.url) as two,
+        AsyncEdgeClient(verifier.url, wait_when_busy=False) as two,
     ):
         first = [asyncio.create_task(one.generate(PROMPT, max_tokens=400)) for _ in range(2)]
         await target.until(lambda: target.entered == 1)
@@ -296,7 +296,7 @@ async def test_a_verifier_killed_in_mid_stream_loses_nothing(right_draft: Path) 
     options: dict[str, Any] = {"temperature": 0.9, "seed": 6}
     whole = reference_tokens(endless_table(), PROMPT, 400, **options)
     with verifier_process() as (process, port):
-        async with AsyncEdgeClient(f"127.0.0.1:{port}", draft=right_draft) as client:
+        async with AsyncEdgeClient(f"127.0.0.1:{port}", draft=right_draft, reconnect_seconds=0) as client:
             await client.wait_for_draft()
             async with client.stream(PROMPT, max_tokens=3000, **options) as stream:
                 with pytest.raises(ConnectionLostError) as caught:
@@ -315,7 +315,7 @@ async def test_a_verifier_killed_in_mid_stream_loses_nothing(right_draft: Path) 
 
 
 def test_the_sync_client_survives_as_well() -> None:
-    with verifier_process() as (process, port), EdgeClient(f"127.0.0.1:{port}") as client:
+    with verifier_process() as (process, port), EdgeClient(f"127.0.0.1:{port}", reconnect_seconds=0) as client:
         with client.stream(PROMPT, max_tokens=3000) as stream:
             pieces = [piece for piece, _ in zip(stream.text_stream, range(10), strict=False)]
             process.kill()

@@ -150,7 +150,7 @@ async def test_a_signal_ends_it_in_order(number: signal.Signals, tiny_model: Pat
     """A stream under way is told why, its connection closes with 1001, and the program exits with 0."""
     options = ("--threads", "1", "--max-context", "4000", "--drain-seconds", "0.2")
     with serving(str(tiny_model), *options) as (process, url):
-        async with AsyncEdgeClient(url) as client:
+        async with AsyncEdgeClient(url, reconnect_seconds=0) as client:
             assert (await client.connect()).limits.max_context == 4000
             prompt = [5, 6, 7]
             first = await wait_for(client.generate(prompt, max_tokens=20, ignore_eos=True))
@@ -173,7 +173,7 @@ async def test_a_signal_ends_it_in_order(number: signal.Signals, tiny_model: Pat
 
 async def test_sigterm_lets_what_runs_finish_and_sends_newcomers_away(tiny_model: Path) -> None:
     with serving(str(tiny_model), "--threads", "1", "--max-context", "4000") as (process, url):
-        async with AsyncEdgeClient(url) as client, AsyncEdgeClient(url) as late:
+        async with AsyncEdgeClient(url) as client, AsyncEdgeClient(url, reconnect_seconds=0) as late:
             await late.connect()
             async with client.stream([5, 6, 7], max_tokens=1500, ignore_eos=True) as stream:
                 async for event in stream:

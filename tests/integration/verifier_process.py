@@ -40,13 +40,13 @@ def program(*arguments: str) -> list[str]:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The program, serving; yields its process and URL."""
+def serving(*arguments: str, quiet: bool = False) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program, serving; yields its process and URL. ``quiet``: what it logs is not kept, where it may be much."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         program("serve", *arguments, "--port", "0"),
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
         text=True,
         env=environment,
     ) as process:

@@ -49,7 +49,7 @@ async def vanish(port: int, random_: random.Random) -> None:
 async def test_nothing_of_those_who_vanish_stays(tiny_model: Path, soaking: bool) -> None:
     cycles = 500 if soaking else 60
     random_ = random.Random(1)
-    with serving(str(tiny_model), "--threads", "1", "--kv-memory", "16M") as (process, url):
+    with serving(str(tiny_model), "--threads", "1", "--kv-memory", "16M", quiet=True) as (process, url):
         port = int(url.rsplit(":", 1)[1])
         async with AsyncEdgeClient(url) as honest:
             expected = await wait_for(honest.generate(PROMPT, max_tokens=50, ignore_eos=True))

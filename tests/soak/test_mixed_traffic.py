@@ -20,7 +20,7 @@ from draftwire.edge_client.transport import Transport
 from draftwire.edge_client.wan_relay import Conditions, WanRelay
 from draftwire.protocol.errors import DraftwireError
 
-from ..integration.harness import wait_for
+from ..integration.harness import GRACE, wait_for
 from ..integration.verifier_process import serving
 from .resources import Resources, resources_of
 
@@ -67,7 +67,7 @@ class Traffic:
             conditions = Conditions(delay=random_.choice([0.0, 0.005, 0.03]), jitter=(0.0, random_.choice([0.0, 0.02])))
             async with WanRelay("127.0.0.1", self._port, conditions=conditions, seed=number) as relay:
                 draft = random_.choice(self._drafts)
-                async with AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=draft) as client:
+                async with AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", draft=draft, timeout=GRACE) as client:
                     for _ in range(8):
                         await self._act(random_, client, relay)
 
@@ -125,7 +125,7 @@ def table_verifier() -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def model_verifier(model: Path) -> Iterator[tuple[int, str]]:
-    with serving(str(model), "--threads", "1", "--kv-memory", "4M", "--prefix-cache", "4000") as (process, url):
+    with serving(str(model), "--threads", "1", "--kv-memory", "4M", "--prefix-cache", "4000", quiet=True) as (process, url):
         yield process.pid, url
 
 

@@ -130,7 +130,7 @@ async def test_four_times_the_load(tiny_model: Path, demo_target_folder: Path, s
     model, seconds = (demo_target_folder, 60.0) if soaking else (tiny_model, 2.0)
     options = ["--threads", "1", "--max-streams", str(PLACES), "--max-waiting", str(LINE), "--wait-seconds", "5"]
     options += ["--kv-memory", "256M", *(["--dtype", "bfloat16"] if soaking else [])]
-    with serving(str(model), *options) as (process, url):
+    with serving(str(model), *options, quiet=True) as (process, url):
         port = int(url.rsplit(":", 1)[1])
         crowd = Crowd(url)
         await asyncio.wait_for(crowd.closed(seconds / 10), GRACE)

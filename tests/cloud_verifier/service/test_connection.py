@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from draftwire.cloud_verifier.engine.engine import Engine
+from draftwire.cloud_verifier.engine.tenant import Tenant
+from draftwire.cloud_verifier.service.allowance import Allowance
+from draftwire.cloud_verifier.service.config import KeyRules
 from draftwire.cloud_verifier.service.connection import CAPABILITIES, Connection
+from draftwire.cloud_verifier.service.http import Visitor
+from draftwire.cloud_verifier.service.quota import Buckets
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.protocol.codes import PROTOCOL_VERSION, Capability, Role
 from draftwire.protocol.errors import ErrorCode
@@ -32,14 +37,14 @@ from ..engine.engine_rig import GREEDY, LIMITS, PROMPT, V, alone, finish, step
 class Client:
     """The far end: a session of its own, fed with every frame the connection sends."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, **options: Any) -> None:
         self.target = TableTarget(vocabulary_size=V, seed=3)
         self.frames: list[bytes] = []
         self.heard: list[Message] = []
         self.later: list[Callable[[], None]] = []
         self.session = Session(Role.CLIENT)
         self.connection = Connection(
-            engine, self.target.info, LIMITS, send=self.frames.append, schedule=self.later.append
+            engine, self.target.info, LIMITS, send=self.frames.append, schedule=self.later.append, **options
         )
 
     def send(self, message: Message) -> bool:
@@ -250,3 +255,49 @@ def test_two_clients_may_use_the_same_stream_ids(engine: Engine, client: Client)
     client.hear()
     other.hear()
     assert client.tokens() == other.tokens() == alone(GREEDY, 6)
+
+
+# --- what the door says -------------------------------------------------------------------------------------------
+
+
+def test_a_stream_beyond_the_allowance_is_refused_and_the_connection_goes_on(engine: Engine) -> None:
+    allowance = Allowance(
+        tenant=lambda: Tenant(name="alice", max_streams=3),
+        rules=lambda: KeyRules(requests_per_minute=1.0, max_output_tokens=6),
+        buckets=Buckets(most=1, clock=lambda: 0.0),
+        name="alice",
+        refused=lambda _: None,
+    )
+    client = Client(engine, visitor=Visitor(allowance=allowance))
+    client.greet()
+    client.open(1, max_tokens=7)
+    client.open(2)
+    client.open(3)
+    errors = [message for message in client.hear() if isinstance(message, Error)]
+    assert [(error.stream, error.code) for error in errors] == [(1, ErrorCode.INVALID_PARAMETER), (3, ErrorCode.BUSY)]
+    assert errors[1].retry_after_ms == 60_000
+    assert client.connection.tenant.max_streams == 3
+    finish(engine)
+    client.hear()
+    assert client.tokens(2) == alone(GREEDY, 6)
+
+
+def test_it_tells_of_hello_and_of_streams_that_begin_and_end(engine: Engine) -> None:
+    client = Client(engine)
+    idleness, changes = client.connection.idleness, []
+    idleness.when_changed = lambda: changes.append((idleness._greeted, idleness._since is None))
+    client.greet()
+    client.open()
+    finish(engine)
+    client.hear()
+    assert changes == [(True, False), (True, True), (True, False)]
+
+
+def test_a_dismissed_client_is_told_and_its_streams_end(engine: Engine, client: Client) -> None:
+    client.open(max_tokens=500)
+    step(engine)
+    client.connection.dismiss("the key is gone", ErrorCode.UNAUTHORIZED)
+    assert client.hear()[-1] == Error(stream=0, code=ErrorCode.UNAUTHORIZED, message="the key is gone")
+    step(engine)
+    assert engine.active_streams == 0
+    assert client.connection.dismissed

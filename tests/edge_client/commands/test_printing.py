@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from draftwire.edge_client.commands.printing import summary
+import pytest
+from draftwire.edge_client.commands.printing import print_events, summary
+from draftwire.edge_client.events import Degraded, Event, Reconnecting, TextDelta
 from draftwire.edge_client.stats import Stats
 
 
@@ -32,3 +34,28 @@ def test_a_drafted_answer_in_one_line() -> None:
 
 def test_an_answer_without_a_token() -> None:
     assert summary(Stats()) == "0 tokens, 0.0 tokens/s, 0 bytes a token"
+
+
+def test_an_answer_that_was_interrupted() -> None:
+    stats = Stats(committed=3, unverified=2, reconnects=1, ttft_seconds=0.5, total_seconds=2.5)
+    assert summary(stats) == (
+        "5 tokens, 2 of them the draft's alone, 2.0 tokens/s, connected 2 times, first token 500 ms, 0 bytes a token"
+    )
+
+
+def test_what_went_wrong_is_told_beside_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    events: list[Event] = [
+        TextDelta(text="ab", token_ids=(1, 2), guessed=False),
+        Reconnecting(reason="the connection broke off"),
+        Degraded(reason="no verifier", mode="draft-only"),
+        Degraded(reason="no bundle"),
+        TextDelta(text="c", token_ids=(3,), guessed=True, verified=False),
+    ]
+    assert print_events(events, show_guesses=False) is None
+    printed = capsys.readouterr()
+    assert printed.out == "abc\n"
+    assert printed.err.splitlines() == [
+        "draftwire: trying to go on: the connection broke off",
+        "draftwire: draft-only: no verifier",
+        "draftwire: cloud-only: no bundle",
+    ]

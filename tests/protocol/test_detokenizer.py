@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 import tokenizers
-from draftwire.edge_client import detokenizer as module
-from draftwire.edge_client.detokenizer import IncrementalDetokenizer
 from draftwire.edge_client.tokenizer import Tokenizer
+from draftwire.protocol import detokenizer as module
+from draftwire.protocol.detokenizer import IncrementalDetokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from .conftest import byte_level_tokenizer
+from ..edge_client.conftest import byte_level_tokenizer
 
 KINDS = ("byte-level", "llama", "gemma", "metaspace", "wordpiece")
 TEXTS = (

@@ -3,16 +3,17 @@
 The text of a stream is the text of prompt and generated tokens together, less what it shares with the prompt's text
 at the front. So a SentencePiece word keeps the space that divides it from the prompt, and a character that the
 prompt began is given whole. With an empty prompt that is simply the decoding of the generated ids.
+
+Both ends make text, each with a tokenizer of its own kind, and it must be the same text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
-from .tokenizer import Tokenizer
-
-__all__ = ["IncrementalDetokenizer"]
+__all__ = ["IncrementalDetokenizer", "TokenDecoder"]
 
 REPLACEMENT = "\ufffd"
 # Tokens of context kept before the text still to come. A character has at most four tokens, one a byte.
@@ -25,6 +26,24 @@ BYTE_RUN_TOKENS = 64
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
+class TokenDecoder(Protocol):
+    """What is asked of a tokenizer. ``special_ids`` are those of special tokens, such as BOS."""
+
+    special_ids: frozenset[int]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids; ids without a token give none."""
+        ...
+
+    def token_to_id(self, token: str) -> int | None:
+        """Id of a token's exact text, or None."""
+        ...
+
+    def id_to_token(self, token: int) -> str | None:
+        """Exact text of an id, or None."""
+        ...
+
+
 class IncrementalDetokenizer:
     """Turns the ids of one stream into text deltas.
 
@@ -35,7 +54,7 @@ class IncrementalDetokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
+        self, tokenizer: TokenDecoder, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
     ) -> None:
         """Start after ``prompt_ids``; special tokens give no text if ``skip_special_tokens``."""
         self._tokenizer = tokenizer
@@ -151,7 +170,7 @@ def _shared_length(first: str, second: str) -> int:
     return next((index for index in range(length) if first[index] != second[index]), length)
 
 
-def _has_byte_fallback(tokenizer: Tokenizer) -> bool:
+def _has_byte_fallback(tokenizer: TokenDecoder) -> bool:
     """Whether the decoder joins byte tokens such as ``<0x41>``, rather than taking them as text."""
     probe = tokenizer.token_to_id("<0x41>")
     return probe is not None and tokenizer.decode([probe], skip_special_tokens=False) == "A"
