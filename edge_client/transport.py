@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from types import TracebackType
@@ -64,6 +65,20 @@ def http_url(url: str, path: str) -> str:
     return urlunsplit(({"ws": "http", "wss": "https"}[parts.scheme], parts.netloc, path, "", ""))
 
 
+def _wire_log() -> logging.Logger:
+    """Where websockets tells at level debug what goes over the wire: all but the key."""
+    log = logging.getLogger("draftwire.wire")
+    if _hide_key not in log.filters:
+        log.addFilter(_hide_key)
+    return log
+
+
+def _hide_key(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple) and str(record.args[0]).lower() == "authorization":
+        record.args = (record.args[0], "(hidden)")
+    return True
+
+
 def frame_bytes(payload: int, *, masked: bool) -> int:
     """Bytes of a WebSocket frame (RFC 6455) with ``payload`` bytes; frames of clients are masked."""
     extended = 0 if payload < 126 else 2 if payload < 1 << 16 else 8
@@ -105,6 +120,7 @@ class Transport:
                 max_size=_MAX_MESSAGE,
                 user_agent_header="draftwire",
                 proxy=None,
+                logger=_wire_log(),
             )
         except InvalidURI as error:
             raise InvalidParameterError("url", f"must look like ws://host:port, not {url!r}") from error

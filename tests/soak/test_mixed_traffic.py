@@ -125,7 +125,8 @@ def table_verifier() -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def model_verifier(model: Path) -> Iterator[tuple[int, str]]:
-    with serving(str(model), "--threads", "1", "--kv-memory", "4M", "--prefix-cache", "4000", quiet=True) as (process, url):
+    options = ("--threads", "1", "--kv-memory", "4M", "--prefix-cache", "4000")
+    with serving(str(model), *options, quiet=True) as (process, url):
         yield process.pid, url
 
 

@@ -1,0 +1,25 @@
+"""The key of a client is in no log of the client, however much it logs."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from draftwire.edge_client import AsyncEdgeClient
+
+from .harness import endless_table, running_verifier
+
+KEY = "dw_a-key-that-nobody-may-see"
+
+
+async def test_the_key_is_in_no_log_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("websockets", "websockets.client", "draftwire.wire", "asyncio"):
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    async with (
+        running_verifier(endless_table()) as verifier,
+        AsyncEdgeClient(verifier.url, api_key=KEY) as client,
+    ):
+        await client.generate([1, 7, 3], max_tokens=5)
+    assert "Authorization" in caplog.text, "the header is logged, or this test proves nothing"
+    assert KEY not in caplog.text
