@@ -188,7 +188,7 @@ class Attempt:
 
     def _failure(self, error: Error) -> DraftwireError:
         if error.code is ErrorCode.SHUTTING_DOWN:  # and it would say so to the next stream as well
-            pass
+            self._setup.connection.retire()
         return stream_error(error)
 
 

@@ -74,7 +74,7 @@ def _wire_log() -> logging.Logger:
 
 
 def _hide_key(record: logging.LogRecord) -> bool:
-    if isinstance(record.args, tuple) and str(record.args[0]).lower() == "authorization":
+    if isinstance(record.args, tuple) and record.args and str(record.args[0]).lower() == "authorization":
         record.args = (record.args[0], "(hidden)")
     return True
 

@@ -295,9 +295,12 @@ async def test_the_last_who_leaves_ends_it_and_a_newcomer_begins_anew(world: Wor
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     leaver.cancel()
-    newcomer = asyncio.create_task(lifeline.connection())
     with pytest.raises(asyncio.CancelledError):
         await leaver
+    newcomer = asyncio.create_task(lifeline.connection())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == before + 2  # the newcomer, and one search
     world.gate.set()
     assert (await newcomer).usable
     assert world.urls == ["a", "a"]

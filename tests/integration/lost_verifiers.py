@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from aiohttp import web
-from draftwire.edge_client import AsyncStream, Finished, Result, RoundCompleted, TextDelta
+from draftwire.edge_client import AsyncStream, Degraded, Finished, Result, RoundCompleted, TextDelta
 from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import Commit, Error, Open, Opened
 from draftwire.protocol.session import Session
@@ -58,6 +58,7 @@ async def followed(stream: AsyncStream) -> tuple[Result, list[Any]]:
     assert tuple(token for event in rounds for token in event.token_ids) == result.token_ids
     assert result.text == "".join(chr(ord("a") + token - 1) for token in result.token_ids)
     assert all(event.verified for event in texts)
+    assert not any(isinstance(event, Degraded) for event in events)
     assert [event for event in events if isinstance(event, Finished)] == events[-1:]
     stats = result.stats
     assert stats.committed == len(result.token_ids)

@@ -267,6 +267,31 @@ async def test_what_was_guessed_before_the_cut_counts_after_it(right_draft: Path
     assert result.stats.accepted > 0
 
 
+async def test_a_retained_context_is_lost_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn that was to send only what is new sends all, and comes out the same."""
+    target = HeldTarget(vocabulary_size=24, seed=5, eos_bias=-1e4)
+    async with (
+        running_verifier(target) as verifier,
+        recorded(verifier, monkeypatch) as requests,
+        WanRelay("127.0.0.1", verifier.port, delay=0.0) as relay,
+        AsyncEdgeClient(f"ws://127.0.0.1:{relay.port}", retain_context=True) as client,
+    ):
+        target.allow(5)
+        first = await wait_for(client.generate(PROMPT, max_tokens=5))
+        prompt = [*PROMPT, *first.token_ids, 4, 2]
+        async with client.stream(prompt, max_tokens=COUNT) as stream:
+            target.allow(3)
+            while len(stream.partial_result().token_ids) < 2:
+                await asyncio.sleep(0)
+            relay.cut()
+            target.let_go()
+            result = await wait_for(stream.get_final_result())
+    assert result.token_ids == reference_tokens(target, prompt, COUNT)
+    assert [request.prefix is None for request in requests] == [True, False, True]
+    assert requests[-1].token_ids[: len(prompt)] == tuple(prompt)
+    assert requests[-1].prompt_length == result.prompt_tokens == len(prompt)
+
+
 async def test_text_comes_at_once_though_the_draft_is_still_loading(
     right_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

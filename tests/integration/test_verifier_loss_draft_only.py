@@ -236,19 +236,20 @@ async def test_a_draft_that_cannot_be_loaded_does_not_write(absent: str, right_d
                 await wait_for(client.generate(PROMPT, max_tokens=COUNT))
 
 
-async def test_a_draft_of_another_vocabulary_does_not_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stage", "committed"), [("welcome", 0), ("middle", COUNT // 2)])
+async def test_a_draft_of_another_vocabulary_does_not_write(stage: str, committed: int, tmp_path: Path) -> None:
     stranger = TableTarget(vocabulary_size=16, seed=5)
     folder = write_bundle(tmp_path / "stranger", stranger, right_table(stranger))
     tokens = expected_tokens("greedy")
     assert tokens is not None
     async with (
-        scripted_verifier(faulty("middle", "breaks", tokens)) as first,
+        scripted_verifier(faulty(stage, "breaks", tokens)) as first,
         AsyncEdgeClient(first, draft=folder, on_verifier_loss="draft_only", reconnect_seconds=0) as client,
     ):
         async with client.stream(PROMPT, max_tokens=COUNT) as stream:
             with pytest.raises(ConnectionLostError):
                 await wait_for(stream.get_final_result())
-        assert stream.partial_result().token_ids == tokens[: COUNT // 2]
+        assert stream.partial_result().token_ids == tokens[:committed]
 
 
 async def test_a_draft_whose_context_is_full_says_so(absent: str, right_draft: Path) -> None:

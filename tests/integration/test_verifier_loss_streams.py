@@ -72,6 +72,20 @@ async def test_and_no_more_than_once() -> None:
     assert len(opened) == 2
 
 
+async def test_every_committed_token_gives_the_whole_time_again() -> None:
+    """However often it is interrupted: each time it is a first failure, with a short wait."""
+    error = Error(stream=1, code=ErrorCode.IDLE_TIMEOUT, message="too slow")
+    opened: list[Open] = []
+    async with (
+        scripted_verifier(failing(error, times=12, opened=opened)) as url,
+        AsyncEdgeClient(url, reconnect_seconds=1.5) as client,
+    ):
+        result, events = await wait_for(followed(client.stream(PROMPT, max_tokens=COUNT)))
+    assert result.token_ids == expected_tokens("greedy")
+    assert len(opened) == 13
+    assert sum(isinstance(event, Reconnecting) for event in events) == 12
+
+
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PARAMETER, ErrorCode.NON_FINITE_LOGITS, ErrorCode.PROMPT_TOO_LONG])
 async def test_what_would_only_be_said_again_is_not_asked_again(code: ErrorCode) -> None:
     opened: list[Open] = []
