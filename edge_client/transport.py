@@ -131,7 +131,8 @@ class Transport:
         except ssl.SSLError as error:
             problem = error.reason or str(error)
             advice = "it may not speak TLS: try ws://" if "WRONG_VERSION" in problem else "check its certificate"
-            raise VerifierRefusedError(f"TLS with {url} failed ({problem}); {advice}") from error
+            broken = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)  # as when a verifier ends meanwhile
+            raise VerifierRefusedError(f"TLS with {url} failed ({problem}); {advice}", retryable=broken) from error
         except TimeoutError as error:
             raise VerifierUnreachableError(f"the verifier at {url} did not answer within {timeout:g} s") from error
         except OSError as error:
