@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from .stream import VerifierStream
 
-__all__ = ["choose_drafts", "share_prompts"]
+__all__ = ["LEAST_SHARE", "choose_drafts", "share_prompts"]
+
+LEAST_SHARE = 16
+"""Prompt tokens that a stream reads in a step, if it reads any and has so many left."""
 
 
 @dataclass(slots=True)
@@ -82,24 +85,44 @@ def _gains(stream: VerifierStream, most: int) -> list[float]:
 
 
 def share_prompts(streams: Sequence[VerifierStream], *, tokens: int) -> list[int]:
-    """How many prompt tokens each stream reads: an equal share for each owner, within one for who came first.
+    """How many prompt tokens each stream reads: equal shares for tenants, for the clients of each, and first come
+    first served within a client.
 
-    What an owner does not need goes to the others. At least one token is read of somebody's prompt.
+    What one does not need goes to the others. A share has at least ``LEAST_SHARE`` tokens, because each stream costs
+    something by itself; where there are more to share than that allows, those go first whose turn is longest ago.
+
+    Args:
+        streams: that read their prompts, in the order in which they came.
+        tokens: to be read in all.
     """
-    wanted = [len(stream.sequence) - stream.cached for stream in streams]
-    given = [0] * len(streams)
-    owners = dict.fromkeys(id(stream.owner) for stream in streams)
-    left = max(1, tokens)
-    while left > 0 and owners:
-        share = -(-left // len(owners))
-        for owner in list(owners):
-            mine = min(share, left)
-            for index, stream in enumerate(streams):
-                if id(stream.owner) == owner:
-                    more = min(mine, wanted[index] - given[index])
-                    given[index] += more
-                    mine -= more
-                    left -= more
-            if mine > 0:  # it needs no more
-                del owners[owner]
-    return given
+    given: dict[int, int] = {}
+    _deal(streams, tokens, (lambda stream: stream.owner.tenant, lambda stream: id(stream.owner)), given)
+    return [given.get(id(stream), 0) for stream in streams]
+
+
+def _deal(
+    streams: Sequence[VerifierStream],
+    tokens: int,
+    levels: Sequence[Callable[[VerifierStream], Hashable]],
+    given: dict[int, int],
+) -> None:
+    if not levels:
+        for stream in streams:
+            given[id(stream)] = min(_unread([stream]), tokens)
+            tokens -= given[id(stream)]
+        return
+    groups: dict[Hashable, list[VerifierStream]] = {}
+    for stream in streams:
+        groups.setdefault(levels[0](stream), []).append(stream)
+    waiting = sorted(groups.values(), key=lambda group: max(stream.read_at for stream in group))
+    while tokens > 0 and waiting:
+        count = max(1, tokens // LEAST_SHARE)
+        served, waiting = sorted(waiting[:count], key=_unread), waiting[count:]
+        for others, group in zip(range(len(served), 0, -1), served, strict=True):
+            share = min(tokens // others, _unread(group))
+            _deal(group, share, levels[1:], given)
+            tokens -= share
+
+
+def _unread(streams: Sequence[VerifierStream]) -> int:
+    return sum(len(stream.sequence) - stream.cached for stream in streams)

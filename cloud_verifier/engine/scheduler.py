@@ -23,8 +23,8 @@ target passes a token, for more time.
 Waiting in vain halves patience; after four times in a row a stream waits no more until a usable draft arrives. So a
 stream that nobody drafts for, whatever its client announced, soon runs like any other.
 
-**The budget.** A step computes so many tokens at most: one for each stream that decodes; then prompts, an equal part
-for each client, and while others decode no more than doubles the step; then drafts. Of those it takes, over all streams
+**The budget.** A step computes so many tokens at most: one for each stream that decodes; then prompts, in equal parts
+and in turns, and while others decode no more than doubles the step; then drafts. Of those it takes, over all streams
 in the order of their chance, what raises its rate, tokens committed a second. A step that many share takes long enough
 for doubtful tokens to be no longer worth their time, so this is what load changes first.
 """
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...protocol.messages import Policy
-from .block_sizes import choose_drafts, share_prompts
+from .block_sizes import LEAST_SHARE, choose_drafts, share_prompts
 from .rhythm import Due, Typical
 from .speculation import Speculation
 from .step_model import StepModel
@@ -50,8 +50,9 @@ _FIRST_PATIENCE = 0.5
 _MISSES = 4
 _WORTH = 0.25  # of the chance that a draft is right, in steps; it saves at most about half of that
 
+_MIXED = 64
+"""Steps in a row that decode and read prompts, before one without prompts shows anew how long decoding takes."""
 
-_LEAST_CHUNK = 16
 _PROMPT_GUESS = 64  # prompt tokens that take as long as a step, until more is known; fewer than on any device
 
 
@@ -109,6 +110,8 @@ class Scheduler:
         self._crowd = crowd
         self._steps = StepModel()
         self._reading = Typical()  # seconds a prompt token
+        self._mixed = 0  # steps since decoding was last seen by itself
+        self._step = 0
 
     def stepped(self, work: Sequence[Work], seconds: float) -> None:
         """Learn how long a step took; where it read prompts, what those cost beside the rest."""
@@ -116,7 +119,9 @@ class Scheduler:
         tokens = sum(len(share.block.tokens) for share in work) - prompt_tokens
         if not prompt_tokens:
             self._steps.record(tokens, seconds)
+            self._mixed = 0
             return
+        self._mixed += bool(tokens)
         decoding = self._steps.predict(tokens) if tokens else 0.0
         if decoding is not None and seconds > decoding:
             self._reading.add((seconds - decoding) / prompt_tokens)
@@ -205,7 +210,10 @@ class Scheduler:
         """One token for each stream that decodes; then prompts; then drafts, as far as they are worth it."""
         decoding = [stream for stream in streams if not stream.prefilling]
         reading = [stream for stream in streams if stream.prefilling]
-        parts = share_prompts(reading, tokens=self._prompt_tokens(len(decoding))) if reading else []
+        parts = share_prompts(reading, tokens=self._prompt_tokens(len(decoding)))
+        self._step += 1
+        for stream, part in zip(reading, parts, strict=True):
+            stream.read_at = self._step if part else stream.read_at
         pending = {id(stream): part for stream, part in zip(reading, parts, strict=True)}
         ending = [stream for stream in reading if pending[id(stream)] >= len(stream.sequence) - stream.cached]
         tokens = len(decoding) + sum(parts)
@@ -237,12 +245,17 @@ class Scheduler:
         return step if longer is None else max(longer - step, step / _PROMPT_GUESS)
 
     def _prompt_tokens(self, decoding: int) -> int:
-        """Prompt tokens of a step: while others decode, about as long as their step takes, so that none stalls."""
+        """Prompt tokens of a step: while others decode, about as long as their step takes, so that none stalls.
+
+        0 where it is not known, or no more, how long that is: then what decodes has a step for itself.
+        """
         most = min(self._prefill_chunk, max(1, self._step_tokens - decoding))
-        step = self._steps.predict(decoding) if decoding else None
-        if step is None:
+        if not decoding:
             return most
-        return max(min(_LEAST_CHUNK, most), min(most, round(step / self._prompt_token_seconds(step))))
+        step = self._steps.predict(decoding)
+        if step is None or self._mixed >= _MIXED:
+            return 0
+        return max(min(LEAST_SHARE, most), min(most, round(step / self._prompt_token_seconds(step))))
 
 
 def _may_wait(stream: VerifierStream) -> bool:

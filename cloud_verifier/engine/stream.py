@@ -90,7 +90,8 @@ class VerifierStream:
     ``resting``: the client has said that it drafts no more for now; its next draft token says that it does.
 
     For the scheduler: ``rhythm`` and ``odds`` are what was learned of the client's drafts, ``held`` says that the
-    stream was made to wait since the last usable frame or step, ``misses`` how often in a row it did so in vain.
+    stream was made to wait since the last usable frame or step, ``misses`` how often in a row it did so in vain,
+    ``read_at`` which step last read of its prompt.
     """
 
     owner: Owner
@@ -111,6 +112,7 @@ class VerifierStream:
     waiting_since: float = 0.0
     held: bool = False
     misses: int = 0
+    read_at: int = 0
     remaining: int = field(init=False)
     _confidences: list[int] = field(default_factory=list)
     _differs_at: int = 0

@@ -138,21 +138,40 @@ def test_a_prompt_is_read_without_waiting() -> None:
 
 
 def test_prefill_is_shared_and_decoding_goes_on_beside_it() -> None:
-    long, longer, decoding = stream_of(1, prompt=30), stream_of(2, prompt=40), stream_of(3)
-    scheduler = Scheduler(prefill_chunk=25)
+    long, longer, decoding = stream_of(1, prompt=60), stream_of(2, prompt=80), stream_of(3)
+    scheduler = scheduler_of(prefill_chunk=50)
     plan = scheduler.plan([long, longer, decoding], now=10.0)
     assert [(work.stream.slot, len(work.block.tokens), work.prefill) for work in plan.work] == [
-        (1, 13, True),
-        (2, 12, True),
+        (1, 25, True),
+        (2, 25, True),
         (3, 1, False),
     ]
-    long.cached, longer.cached = 25, 12
+    long.cached, longer.cached = 50, 25
     plan = scheduler.plan([long, longer, decoding], now=10.0)
     assert [(work.stream.slot, len(work.block.tokens), work.prefill) for work in plan.work] == [
-        (1, 5, False),
-        (2, 20, True),
+        (1, 10, False),
+        (2, 40, True),
         (3, 1, False),
     ]
+
+
+def test_prompts_wait_one_step_where_it_is_not_known_what_decoding_takes() -> None:
+    """Otherwise a server busy from its start reads whole chunks for ever, and whoever decodes waits for each."""
+    scheduler, reading, decoding = Scheduler(), stream_of(1, prompt=10**5), stream_of(2)
+
+    def step() -> int:
+        """A step of 30 ms, and 1 ms a prompt token; how many it reads."""
+        plan = scheduler.plan([reading, decoding], now=10.0)
+        tokens = sum(work.prompt_tokens for work in plan.work)
+        assert decoding in [work.stream for work in plan.work]
+        scheduler.stepped(plan.work, 0.03 + 0.001 * tokens)
+        reading.cached += tokens
+        return tokens
+
+    read = [step() for _ in range(300)]
+    assert read[0] == 0
+    assert read[20] == pytest.approx(30, abs=1)  # as long as the step itself
+    assert read.count(0) == pytest.approx(300 / 65, abs=1)
 
 
 def test_blocks_are_limited() -> None:
@@ -385,7 +404,7 @@ def test_by_rejection_the_first_proposal_is_always_tested() -> None:
 
 def test_steps_that_read_prompts_teach_nothing() -> None:
     scheduler = Scheduler()
-    scheduler.stepped(scheduler.plan([stream_of(prompt=9), stream_of(2)], now=10.0).work, 1.0)
+    scheduler.stepped(scheduler.plan([stream_of(prompt=9)], now=10.0).work, 1.0)
     assert scheduler._steps.predict(1) is None
     decoding = stream_of()
     send(decoding, 5, 6)
