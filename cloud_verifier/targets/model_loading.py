@@ -80,7 +80,7 @@ def load_model(
         trust_remote_code: run code that comes with the model.
 
     Raises:
-        ModelNotFoundError: there is no such model, or it cannot be read.
+        ModelNotFoundError: there is no such model, it cannot be read, or its weights are pickled.
         UnsupportedModelError: of an architecture that cannot be served exactly.
         MissingDependencyError: a package that reading this kind of file takes is not installed.
     """
@@ -91,6 +91,8 @@ def load_model(
     if options.get("gguf_file") and dtype == "auto":
         dtype = torch.float32
     options |= {"dtype": dtype, "attn_implementation": ATTENTION_NAME}
+    if not options.get("gguf_file"):
+        options["use_safetensors"] = True  # the other format is pickle, which can run code as it is read
     loaded: Any = _door(model, lambda: AutoModelForCausalLM.from_pretrained(source, **options))
     if getattr(loaded, "_is_stateful", False):
         raise UnsupportedModelError(
@@ -158,6 +160,11 @@ def _door(model: str, load: Callable[[], _Result]) -> _Result:
     except ImportError as error:
         raise MissingDependencyError(f"{model}: {_first_line(error)}") from error
     except OSError as error:
+        if "safetensors" in str(error):
+            raise ModelNotFoundError(
+                f"{model}: has no weights in safetensors; pickled ones (.bin) can run code and are not read: load them "
+                "where they are trusted and save them with save_pretrained"
+            ) from error
         raise ModelNotFoundError(
             f"{model}: cannot be loaded: {_first_line(error)}; check the name, the network and HF_TOKEN, "
             "or give a folder"

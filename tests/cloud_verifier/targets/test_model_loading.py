@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from draftwire.cloud_verifier.targets.model_loading import load_tokenizer
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.protocol.errors import DraftwireError, InvalidParameterError, ModelNotFoundError, UnsupportedModelError
+from safetensors.torch import load_file
 from transformers import T5Config
 
 MakeModel = Callable[..., str]
@@ -51,7 +54,33 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
 
 def test_a_folder_without_weights(copied: Path) -> None:
     (copied / "model.safetensors").unlink()
-    refusal(ModelNotFoundError, str(copied))
+    assert "no weights" in refusal(ModelNotFoundError, str(copied))
+
+
+def test_pickled_weights_are_not_read(copied: Path) -> None:
+    weights = copied / "model.safetensors"
+    torch.save(load_file(weights), copied / "pytorch_model.bin")
+    weights.unlink()
+    assert "save_pretrained" in refusal(ModelNotFoundError, str(copied))
+
+
+def test_code_that_comes_with_a_model_is_run_only_if_asked(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    ran = copied / "ran"
+    code = f"from pathlib import Path\nPath({str(ran)!r}).touch()\nclass C: pass\nclass M: pass\n"
+    (copied / "brought.py").write_text(code)
+    change_config(
+        copied,
+        model_type="brought",
+        auto_map={"AutoConfig": "brought.C", "AutoModelForCausalLM": "brought.M"},
+    )
+    refusal(UnsupportedModelError, str(copied))
+    assert not ran.exists()
+    refusal(UnsupportedModelError, str(copied), trust_remote_code=True)  # it is no model, but it was run
+    assert ran.exists()
 
 
 def test_damaged_weights(copied: Path) -> None:
