@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import re
 from typing import Any
@@ -214,12 +215,22 @@ def _serve(parsed: argparse.Namespace) -> int:
         host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
         print(f"serving {target.info.name} at {door.scheme}://{host}:{port}", flush=True)
 
+    _set_aside_what_stays()
     try:
         asyncio.run(server.serve(parsed.host, parsed.port, ready=ready, tls=door.tls, reload=door.on_hangup))
     finally:
         engine.stop()
         operations.close()
     return 0
+
+
+def _set_aside_what_stays() -> None:
+    """Spare the garbage collector the libraries and the model, which are never freed: a full collection visits some
+    400,000 objects of theirs, and holds engine and event loop up for a quarter of a second.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # by what is left to visit the collector decides when to do so next
 
 
 def _context(parsed: argparse.Namespace, target: Target) -> int:

@@ -386,7 +386,9 @@ class _Socket:
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         self._socket = socket
-        self._transport = transport
+        # Bound to the transport, which lets go of everything once it is closed: who means to abort it later holds
+        # no more than that.
+        self.abort = transport.abort if isinstance(transport, asyncio.WriteTransport) else _nothing
         _limit_buffer(transport)
 
     async def send(self, frame: bytes) -> None:
@@ -399,9 +401,9 @@ class _Socket:
         if not self._socket.closed:
             await self._socket.close(code=code, message=reason)
 
-    def abort(self) -> None:
-        if isinstance(self._transport, asyncio.WriteTransport):
-            self._transport.abort()
+
+def _nothing() -> None:
+    """There is no transport."""
 
 
 def _limit_buffer(transport: asyncio.BaseTransport | None) -> None:
