@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from draftwire.cloud_verifier.targets.table_target import TableTarget
+from draftwire.cloud_verifier.targets.target import Target
 from draftwire.edge_client.tokenizer import Tokenizer
 from draftwire.protocol.manifest import (
     BundleFile,
@@ -55,7 +56,7 @@ def one_hot_table(target: TableTarget) -> NDArray[np.float32]:
     return one_hot
 
 
-def write_bundle(folder: Path, target: TableTarget, table: NDArray[np.float32], *, name: str = "table") -> Path:
+def write_bundle(folder: Path, target: Target, table: NDArray[np.float32], *, name: str = "table") -> Path:
     """Write a bundle of ``target``'s vocabulary whose logits come from ``table``; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(_graph(table), str(folder / "model.onnx"))

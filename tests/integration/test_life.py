@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from .harness import (
     running_verifier,
     wait_for,
 )
+from .verifier_process import port_of, serving_table
 
 PROMPT = [1, 7, 3]
 
@@ -281,22 +280,11 @@ async def test_retained_streams_go_with_their_connection() -> None:
 # --- a verifier that dies -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def verifier_process(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    script = Path(__file__).with_name("serve_table.py")
-    with subprocess.Popen([sys.executable, str(script), str(port)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
 async def test_a_verifier_killed_in_mid_stream_loses_nothing(right_draft: Path) -> None:
     options: dict[str, Any] = {"temperature": 0.9, "seed": 6}
     whole = reference_tokens(endless_table(), PROMPT, 400, **options)
-    with verifier_process() as (process, port):
-        async with AsyncEdgeClient(f"127.0.0.1:{port}", draft=right_draft, reconnect_seconds=0) as client:
+    with serving_table() as (process, url):
+        async with AsyncEdgeClient(url, draft=right_draft, reconnect_seconds=0) as client:
             await client.wait_for_draft()
             async with client.stream(PROMPT, max_tokens=3000, **options) as stream:
                 with pytest.raises(ConnectionLostError) as caught:
@@ -308,14 +296,14 @@ async def test_a_verifier_killed_in_mid_stream_loses_nothing(right_draft: Path) 
             assert partial.seed == 6
             assert partial.stats.committed == len(partial.token_ids)
             process.wait()
-            with verifier_process(port):  # a new one at the same address
+            with serving_table(str(port_of(url))):  # a new one at the same address
                 result = await wait_for(client.generate(PROMPT, max_tokens=40, **options))
                 assert result.token_ids == whole[:40]
                 assert result.stats.sent_tokens > 0
 
 
 def test_the_sync_client_survives_as_well() -> None:
-    with verifier_process() as (process, port), EdgeClient(f"127.0.0.1:{port}", reconnect_seconds=0) as client:
+    with serving_table() as (process, url), EdgeClient(url, reconnect_seconds=0) as client:
         with client.stream(PROMPT, max_tokens=3000) as stream:
             pieces = [piece for piece, _ in zip(stream.text_stream, range(10), strict=False)]
             process.kill()
@@ -325,7 +313,7 @@ def test_the_sync_client_survives_as_well() -> None:
             with pytest.raises(ConnectionLostError):
                 stream.get_final_result()
         process.wait()
-        with verifier_process(port):
+        with serving_table(str(port_of(url))):
             expected = reference_tokens(endless_table(), PROMPT, 10)
             assert client.generate(PROMPT, max_tokens=10).token_ids == expected
 

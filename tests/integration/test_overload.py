@@ -7,9 +7,6 @@ import base64
 import contextlib
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +26,7 @@ from .harness import (
     running_verifier,
     wait_for,
 )
+from .verifier_process import port_of, serving_table
 
 PROMPT = [1, 7, 3]
 STREAMS = 8
@@ -144,23 +142,20 @@ async def test_a_flood_is_held_back_and_nothing_of_it_refused(monkeypatch: pytes
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 async def test_a_second_signal_ends_it_at_once(second: signal.Signals) -> None:
     """The first one waits for the step, which here takes for ever."""
-    script = Path(__file__).with_name("serve_table.py")
-    command = [sys.executable, str(script), "0", "stuck"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            verifier = RunningVerifier(f"ws://127.0.0.1:{port}", port, None, endless_table(), None)  # type: ignore[arg-type]
-            client = await RawClient.connect(verifier)
-            await client.open(PROMPT)
-            assert process.stdout.readline() == "stuck\n"
-            process.send_signal(signal.SIGTERM)
-            await wait_for(refusal(port))
-            process.send_signal(second)
-            assert process.wait(GRACE) == -second
-            await client.transport.close()
-        finally:
-            process.kill()
+    with serving_table("--stuck") as (process, url):
+        client = await RawClient.connect(in_another_process(url))
+        await client.open(PROMPT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stuck\n"
+        process.send_signal(signal.SIGTERM)
+        await wait_for(refusal(port_of(url)))
+        process.send_signal(second)
+        assert process.wait(GRACE) == -second
+        await client.transport.close()
+
+
+def in_another_process(url: str) -> RunningVerifier:
+    return RunningVerifier(url, port_of(url), None, endless_table(), None)  # type: ignore[arg-type]
 
 
 async def refusal(port: int) -> None:
@@ -177,17 +172,11 @@ async def refusal(port: int) -> None:
 
 async def test_a_reader_that_stalls_does_not_hold_the_end_up() -> None:
     """Told to end, with streams that run to nobody: they get their time, and then the program is over all the same."""
-    script = Path(__file__).with_name("serve_table.py")
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            verifier = RunningVerifier(f"ws://127.0.0.1:{port}", port, None, endless_table(), None)  # type: ignore[arg-type]
-            client = await stalled_reader(verifier, max_tokens=4000)
-            async with await RawClient.connect(verifier) as witness:
-                await wait_for(witness.transport.ping())  # what came before it was read
-            process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, GRACE) == 0
-            client.close()
-        finally:
-            process.kill()
+    with serving_table() as (process, url):
+        verifier = in_another_process(url)
+        client = await stalled_reader(verifier, max_tokens=4000)
+        async with await RawClient.connect(verifier) as witness:
+            await wait_for(witness.transport.ping())  # what came before it was read
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, GRACE) == 0
+        client.close()

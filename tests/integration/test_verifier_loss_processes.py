@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +16,11 @@ from draftwire.protocol.errors import AuthenticationError, ConnectionLostError, 
 
 from .harness import endless_table, reference_tokens, running_verifier, serving, wait_for
 from .lost_verifiers import followed
+from .verifier_process import serving_table
 
 PROMPT = [1, 7, 3]
 OPTIONS: dict[str, Any] = {"temperature": 0.9, "seed": 6}
 COUNT = 250
-
-
-@contextmanager
-def verifier_process(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A table target whose steps take 5 ms."""
-    script = Path(__file__).with_name("serve_table.py")
-    with subprocess.Popen([sys.executable, str(script), str(port)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, f"ws://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
 
 
 async def followed_and(act: Callable[[], object], stream: AsyncStream, after: int) -> tuple[Any, list[Any]]:
@@ -59,7 +45,7 @@ async def test_a_verifier_that_ends_in_mid_answer(
     """kill -9 breaks the connection; SIGTERM leaves a second, which is too short here; the text is the same."""
     count = 2 * COUNT if number is signal.SIGTERM else COUNT
     expected = reference_tokens(endless_table(), PROMPT, count, **OPTIONS)
-    with verifier_process() as (first, url), verifier_process() as (_, standby):
+    with serving_table() as (first, url), serving_table() as (_, standby):
         async with AsyncEdgeClient([url, standby], draft=drafts[draft] if draft else None) as client:
             await client.wait_for_draft()
             stream = client.stream(PROMPT, max_tokens=count, **OPTIONS)
@@ -79,7 +65,7 @@ async def test_a_verifier_that_ends_in_mid_answer(
 async def test_a_verifier_that_comes_back_at_the_same_address(right_draft: Path) -> None:
     """With one address: the answer waits, and goes on with a verifier that has never heard of it."""
     expected = reference_tokens(endless_table(), PROMPT, COUNT, **OPTIONS)
-    with verifier_process() as (first, url):
+    with serving_table() as (first, url):
         async with AsyncEdgeClient(url, draft=right_draft) as client:
             await client.wait_for_draft()
             async with client.stream(PROMPT, max_tokens=COUNT, **OPTIONS) as stream:
@@ -91,7 +77,7 @@ async def test_a_verifier_that_comes_back_at_the_same_address(right_draft: Path)
                 async for event in stream:
                     if isinstance(event, Reconnecting):
                         break
-                with verifier_process(int(url.rpartition(":")[2])):
+                with serving_table(url.rpartition(":")[2]):
                     result = await wait_for(stream.get_final_result())
     assert result.token_ids == expected
     assert result.stats.reconnects == 1
@@ -99,7 +85,7 @@ async def test_a_verifier_that_comes_back_at_the_same_address(right_draft: Path)
 
 async def test_many_streams_come_back_together() -> None:
     """One search and one connection for all of them."""
-    with verifier_process() as (first, url):
+    with serving_table() as (first, url):
         async with running_verifier(endless_table()) as standby, AsyncEdgeClient([url, standby.url]) as client:
             streams = [client.stream(PROMPT, max_tokens=COUNT, temperature=0.9, seed=seed) for seed in range(8)]
             killed = asyncio.Event()
@@ -123,7 +109,7 @@ async def test_many_streams_come_back_together() -> None:
 
 def test_the_sync_client_goes_on_as_well() -> None:
     expected = reference_tokens(endless_table(), PROMPT, COUNT)
-    with verifier_process() as (first, url), verifier_process() as (_, standby), EdgeClient([url, standby]) as client:
+    with serving_table() as (first, url), serving_table() as (_, standby), EdgeClient([url, standby]) as client:
         with client.stream(PROMPT, max_tokens=COUNT) as stream:
             pieces = []
             for piece in stream.text_stream:
@@ -138,7 +124,7 @@ def test_the_sync_client_goes_on_as_well() -> None:
 
 
 def test_the_sync_client_closes_during_a_search() -> None:
-    with verifier_process() as (first, url):
+    with serving_table() as (first, url):
         client = EdgeClient(url, reconnect_seconds=3600)
         searching = threading.Event()
         told: list[BaseException] = []
@@ -192,7 +178,7 @@ async def test_a_key_that_is_withdrawn_in_mid_answer_is_one_attempt_too() -> Non
 
     app = web.Application()
     app.router.add_get("/v1/verify", refuse)
-    with verifier_process() as (first, url):
+    with serving_table() as (first, url):
         async with serving(app) as standby, AsyncEdgeClient([url, standby], api_key="k") as client:
             async with client.stream(PROMPT, max_tokens=COUNT) as stream:
                 async for event in stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,11 +40,16 @@ def program(*arguments: str) -> list[str]:
 
 
 @contextmanager
-def serving(*arguments: str, quiet: bool = False) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The program, serving; yields its process and URL. ``quiet``: what it logs is not kept, where it may be much."""
+def serving(
+    *arguments: str, general: Sequence[str] = (), quiet: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program, serving; yields its process and URL.
+
+    ``general``: options that go before the command. ``quiet``: what it logs is not kept, where it may be much.
+    """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        program("serve", *arguments, "--port", "0"),
+        program(*general, "serve", *arguments, "--port", "0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
         text=True,
@@ -55,3 +60,19 @@ def serving(*arguments: str, quiet: bool = False) -> Iterator[tuple[subprocess.P
             yield process, process.stdout.readline().rsplit(" ", 1)[-1].strip()
         finally:
             process.kill()
+
+
+@contextmanager
+def serving_table(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``serve_table.py``, serving; yields its process and URL."""
+    script = Path(__file__).with_name("serve_table.py")
+    with subprocess.Popen([sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, f"ws://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,8 @@ from draftwire.edge_client.wan_relay import Conditions, WanRelay
 from draftwire.protocol.errors import DraftwireError
 
 from ..integration.harness import GRACE, wait_for
-from ..integration.verifier_process import serving
-from .resources import Resources, resources_of
+from ..integration.verifier_process import port_of, serving, serving_table
+from .resources import Resources, nothing_left, resources_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -37,6 +34,17 @@ KINDS: tuple[dict[str, Any], ...] = (
 REJECTION = {"temperature": 0.8, "seed": 8, "mode": "rejection"}
 TOKENS = 60
 
+GROWTH = 0.02
+"""Of its memory, that a verifier may hold more of at the end than after its first quarter of the time."""
+
+SLACK = 4_000_000
+"""Bytes that it may hold more in any case. The verifier with the table has 40 MB in all, of which 2% are less than what
+the allocator keeps in one run and not in the next: 1 to 2 MB. What is looked for is larger: see ``LEAK``.
+"""
+
+LEAK = 2_000
+"""Bytes that would be seen if they stayed of every stream."""
+
 
 class Traffic:
     """What the workers do, and what came of it."""
@@ -44,7 +52,7 @@ class Traffic:
     def __init__(self, url: str, drafts: list[Path | None], *, seed: int) -> None:
         self.done: Counter[str] = Counter()
         self.url = url
-        self._port = int(url.rsplit(":", 1)[1])
+        self._port = port_of(url)
         self._drafts = drafts
         self._seed = seed
         self._expected: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -83,11 +91,11 @@ class Traffic:
                     await wait_for(anext(aiter(stream)))
                 self.done["left"] += 1
             case "cut":
-                with contextlib.suppress(DraftwireError):
-                    async with client.stream(PROMPTS[index], max_tokens=300, ignore_eos=True, **KINDS[kind]) as stream:
-                        await wait_for(anext(aiter(stream)))
-                        relay.cut()
-                        await wait_for(stream.get_final_result())
+                async with client.stream(PROMPTS[index], max_tokens=TOKENS, ignore_eos=True, **KINDS[kind]) as stream:
+                    await wait_for(anext(aiter(stream)))
+                    relay.cut()
+                    result = await wait_for(stream.get_final_result())
+                assert result.token_ids == self._expected[index, kind]  # it went on over another connection
                 self.done["cut"] += 1
             case "rejection":
                 result = await wait_for(
@@ -112,46 +120,34 @@ class Traffic:
         self.done["whole"] += 1
 
 
-@contextmanager
-def table_verifier() -> Iterator[tuple[int, str]]:
-    script = Path(__file__).parents[1] / "integration" / "serve_table.py"
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.pid, f"ws://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
-
-
-@contextmanager
-def model_verifier(model: Path) -> Iterator[tuple[int, str]]:
-    options = ("--threads", "1", "--kv-memory", "4M", "--prefix-cache", "4000")
-    with serving(str(model), *options, quiet=True) as (process, url):
-        yield process.pid, url
-
-
 @pytest.mark.parametrize("kind", ["table", "model"])
 async def test_the_verifier_ends_as_it_began(
-    kind: str, tiny_model: Path, soak_drafts: list[Path], minutes: float
+    kind: str, tiny_model: Path, soak_drafts: list[Path], tiny_drafts: list[Path], minutes: float
 ) -> None:
-    verifier = table_verifier() if kind == "table" else model_verifier(tiny_model)
-    with verifier as (pid, url):
-        traffic = Traffic(url, [None, *soak_drafts] if kind == "table" else [None], seed=3)
+    options = ("--threads", "1", "--kv-memory", "4M", "--prefix-cache", "0")
+    verifier = serving_table() if kind == "table" else serving(str(tiny_model), *options, quiet=True)
+    with verifier as (process, url):
+        pid = process.pid
+        traffic = Traffic(url, [None, *(soak_drafts if kind == "table" else tiny_drafts)], seed=3)
         await traffic.prepare()
         seconds = minutes * 60 / 2
         began = time.monotonic()
         await traffic.run(began + seconds / 4)
-        before = await at_rest(pid, url)
+        before, warm = await at_rest(pid, url), traffic.done.total()
         await traffic.run(began + seconds)
-        after = await at_rest(pid, url)
-    print(f"{kind}: {dict(traffic.done)}")
-    print(f"memory {before.memory / 1e6:.1f} to {after.memory / 1e6:.1f} MB ({after.memory / before.memory - 1:+.2%})")
+        after, acts = await at_rest(pid, url), traffic.done.total() - warm
+        if kind == "model":  # whose metrics tell
+            await nothing_left(url)
+    grown = after.memory - before.memory
+    print(f"{kind}: {dict(traffic.done)}, of which {acts} since memory was looked at first")
+    print(f"memory {before.memory / 1e6:.1f} to {after.memory / 1e6:.1f} MB ({grown / before.memory:+.2%})")
     print(f"files {before.files} to {after.files}, threads {before.threads} to {after.threads}")
     assert traffic.done["whole"] > 10
     assert after.files <= before.files
     assert after.threads <= before.threads
     if minutes >= 10:  # a short run is not over its first growth
-        assert after.memory <= before.memory * 1.02
+        assert acts * LEAK > SLACK, "too little has happened to tell a leak from the allocator's own"
+        assert grown <= max(before.memory * GROWTH, SLACK)
 
 
 async def at_rest(pid: int, url: str) -> Resources:

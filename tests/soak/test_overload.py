@@ -1,6 +1,6 @@
 """A verifier with four times the work it can do: what is taken is finished as fast as ever, and the loop still answers.
 
-Times are printed, not judged: they are the machine's.
+Times are printed, not judged: they are the machine's. A ratio within one run is judged where it is long enough.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from draftwire.edge_client import AsyncEdgeClient
 from draftwire.protocol.errors import BusyError
 
 from ..integration.harness import GRACE, wait_for
-from ..integration.verifier_process import serving
+from ..integration.verifier_process import port_of, serving, serving_table
 
 PLACES, LINE = 8, 8
 TOKENS = 40
@@ -55,14 +57,14 @@ class Crowd:
     """Users with a connection each, who ask whenever it is their turn."""
 
     def __init__(self, url: str) -> None:
-        self._clients = [AsyncEdgeClient(url) for _ in range(USERS)]
+        self._clients = [AsyncEdgeClient(url, wait_when_busy=False) for _ in range(USERS)]
         self._random = random.Random(2)
         self._asked = 0
 
     async def ask(self, level: Level) -> None:
         self._asked += 1
         client = self._clients[self._asked % USERS]
-        prompt = [self._random.randrange(2, 60) for _ in range(30)]
+        prompt = [self._random.randrange(2, 24) for _ in range(30)]
         began = time.monotonic()
         try:
             result = await wait_for(client.generate(prompt, max_tokens=TOKENS, ignore_eos=True))
@@ -126,23 +128,35 @@ async def watched(port: int, run: asyncio.Task[Level]) -> Level:
     return level
 
 
-async def test_four_times_the_load(tiny_model: Path, demo_target_folder: Path, soaking: bool) -> None:
-    model, seconds = (demo_target_folder, 60.0) if soaking else (tiny_model, 2.0)
+@contextmanager
+def verifier(model: Path | None) -> Iterator[str]:
+    """One with so many places, whose steps take long enough for this process to ask four times too much of it."""
+    if model is None:
+        with serving_table("--step-ms", "15", "--waiting", str(LINE)) as (process, url):
+            yield url
+            assert process.poll() is None
+        return
     options = ["--threads", "1", "--max-streams", str(PLACES), "--max-waiting", str(LINE), "--wait-seconds", "5"]
-    options += ["--kv-memory", "256M", *(["--dtype", "bfloat16"] if soaking else [])]
+    options += ["--kv-memory", "256M", "--dtype", "bfloat16"]
     with serving(str(model), *options, quiet=True) as (process, url):
-        port = int(url.rsplit(":", 1)[1])
-        crowd = Crowd(url)
+        yield url
+        assert process.poll() is None
+
+
+async def test_four_times_the_load(demo_target_folder: Path, soaking: bool) -> None:
+    seconds = 60.0 if soaking else 3.0
+    with verifier(demo_target_folder if soaking else None) as url:
+        port, crowd = port_of(url), Crowd(url)
         await asyncio.wait_for(crowd.closed(seconds / 10), GRACE)
         full = await watched(port, asyncio.create_task(crowd.closed(seconds)))
         over = await watched(port, asyncio.create_task(crowd.open(4 * full.goodput, seconds)))
         await crowd.close()
-        assert process.poll() is None
     print()
     print(full.told("full"))
     print(over.told("four times"))
     print(f"goodput at four times the load: {over.goodput / full.goodput:.2f} of what it was")
     assert full.busy == 0
-    assert over.answers > 0
-    assert over.busy > 0
+    assert over.busy > over.answers  # of four requests there is work for one
     assert all(seconds is not None and seconds >= 1 for seconds in over.told_to_wait)
+    if soaking:
+        assert over.goodput >= 0.9 * full.goodput
