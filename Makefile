@@ -30,10 +30,11 @@ demo: install
 test: demo-model
 	$(BIN)/pytest
 
-# Load, faults and leaks for longer than `make test` has: SOAK minutes of mixed traffic, and the long versions of the rest.
+# Load, faults and leaks for longer than `make test` has: SOAK minutes of mixed traffic, a quarter of that of garbage,
+# and the long versions of the rest.
 SOAK ?= 40
 soak: demo-model
-	DRAFTWIRE_SOAK=$(SOAK) $(BIN)/pytest tests/soak -s
+	DRAFTWIRE_SOAK=$(SOAK) $(BIN)/pytest tests/soak tests/integration/test_fuzz.py -s
 
 # The verifier and the fused builder on transformers 5.
 test-transformers5: $(VENV5)/.installed demo-model

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
+from draftwire.cloud_verifier.service.config_file import read_config
 from draftwire.edge_client.generation import Generation
 from draftwire.protocol import errors
 from draftwire.protocol.acceptance import Proposal, verify_block
@@ -133,6 +134,37 @@ def test_a_wrong_command_would_be_noticed(part: str, monkeypatch: pytest.MonkeyP
     with pytest.raises(SystemExit) as refused:
         _parse(part, ["--no-such-option"], monkeypatch)
     assert refused.value.code == 2
+
+
+@pytest.mark.parametrize("block", list(_blocks("toml")), ids=lambda block: block.where)
+def test_configuration_files_are_read(block: Fragment, tmp_path: Path) -> None:
+    file = tmp_path / "verifier.toml"
+    file.write_text(block.text, encoding="utf-8")
+    assert len(read_config(file).keyring()) > 0
+
+
+def test_options_that_operators_are_told_of_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    for part, arguments in [("cloud_verifier", []), ("cloud_verifier", ["serve"]), ("edge_client", ["bench"])]:
+        with pytest.raises(SystemExit):
+            importlib.import_module(f"draftwire.{part}.cli").main([*arguments, "--help"])
+    known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
+    named = {each for span in _spans("deployment.md") for each in re.findall(r"(?<![\w-])--[a-z][a-z-]+", span)}
+    assert len(named) > 20
+    assert named <= known
+
+
+def test_metrics_that_operators_are_told_of_exist() -> None:
+    """What `docs/metrics.md` lists is checked against the code where the code is tested."""
+    known = {span for span in _spans("metrics.md") if re.fullmatch(r"draftwire_\w+", span)}
+    named = {each for span in _spans("deployment.md") for each in re.findall(r"\bdraftwire_\w+", span)}
+    assert len(named) > 10
+    assert named <= known
+
+
+def _spans(document: str) -> list[str]:
+    """Inline code."""
+    text = _FENCE.sub("", (ROOT / "docs" / document).read_text(encoding="utf-8"))
+    return re.findall(r"`([^`\n]+)`", text)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -87,6 +87,15 @@ def test_the_image_runs_as_nobody_special_and_ends_by_the_signal_that_drains() -
     assert instruction("STOPSIGNAL") == ["SIGTERM"]
 
 
+def test_the_allocator_is_told_the_same_everywhere() -> None:
+    """Compose starts the image, and sets nothing of its own."""
+    setting = r"(?:^| )MALLOC_ARENA_MAX=2(?: |$)"
+    assert re.search(setting, " ".join(instruction("ENV")))
+    assert re.search(setting, " ".join(unit("Environment")))
+    assert not any("MALLOC_ARENA_MAX" in str(each.get("environment")) for each in verifiers().values())
+    assert "MALLOC_ARENA_MAX=2" in (ROOT / "docs" / "deployment.md").read_text()
+
+
 def test_no_secret_gets_into_a_layer() -> None:
     """Arguments and environment of a build are kept with the image; pip's settings come as a secret."""
     assert instruction("ARG") == []

@@ -267,6 +267,9 @@ async def test_a_failure_in_mid_stream_is_raised_by_the_library() -> None:
         stream = await client.completions.create(model="table-64-5", prompt=PROMPT, max_tokens=100, stream=True)
         assert (await wait_for(anext(aiter(stream)))).choices[0].text
         stopping = asyncio.create_task(asyncio.to_thread(verifier.engine.stop))
+        async with asyncio.timeout(GRACE):
+            while not verifier.engine.draining:  # or the answer could come to its end before the thread has begun
+                await asyncio.sleep(0.001)
         target.let_go()
         with pytest.raises(openai.APIError, match="shutting down"):
             await wait_for(read_out(stream))
