@@ -188,7 +188,8 @@ def _joined(faults: list[DraftwireError]) -> DraftwireError:
     """One error for all; there is a point in trying again if there is one for any of them."""
     if len(faults) == 1:
         return faults[0]
-    text = f"none of the {len(faults)} verifiers can be used: {'; '.join(str(fault) for fault in faults)}"
+    said = ", and ".join(dict.fromkeys(fault.headline for fault in faults))
+    text = f"none of the {len(faults)} verifiers can be used: {said}; check their addresses, and that one is running"
     if any(fault.retryable for fault in faults):
         return VerifierUnreachableError(text)
     return VerifierRefusedError(text)

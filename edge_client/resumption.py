@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..protocol.errors import BusyError, DraftwireError, InternalVerifierError
 from .backoff import Backoff
 
-__all__ = ["Resumption", "headline", "is_loss"]
+__all__ = ["Resumption", "is_loss"]
 
 
 class Resumption:
@@ -53,8 +53,3 @@ class Resumption:
 def is_loss(error: DraftwireError) -> bool:
     """Whether there is no verifier, for now: not one that is full, nor one that failed on what was asked."""
     return error.retryable and not isinstance(error, BusyError | InternalVerifierError)
-
-
-def headline(error: DraftwireError) -> str:
-    """What is wrong, without the advice."""
-    return str(error).partition("; ")[0]

@@ -19,7 +19,7 @@ from .connection import VerifierConnection
 from .events import Degraded, Event, Reconnecting, Result, TextDelta
 from .lifeline import Tell
 from .options import GenerationOptions
-from .resumption import Resumption, headline, is_loss
+from .resumption import Resumption, is_loss
 from .solo import Solo
 from .transcript import Transcript
 
@@ -184,7 +184,7 @@ class AsyncStream:
             if not error.retryable or self._last is None:
                 raise
             raise ConnectionLostError(
-                f"the verifier was lost, and none can be reached ({headline(error)}); "
+                f"the verifier was lost, and none can be reached ({error.headline}); "
                 "what was committed has been delivered, generate again"
             ) from error
         if self._last is not None and connection is not self._last:
@@ -219,7 +219,7 @@ class AsyncStream:
         """Say, once until there is more text, that it will take a while."""
         if not self._interrupted:
             self._interrupted = True
-            self._transcript.tell(Reconnecting(reason=headline(error)))
+            self._transcript.tell(Reconnecting(reason=error.headline))
 
     async def _go_on_alone(self, loss: DraftwireError) -> None:
         """Without a verifier the draft writes the rest, where that was asked for; otherwise the loss is the end."""
@@ -227,5 +227,5 @@ class AsyncStream:
         solo = await self._source.solo() if usable else None
         if solo is None:
             raise loss
-        self._transcript.tell(Degraded(reason=headline(loss), mode="draft-only"))
+        self._transcript.tell(Degraded(reason=loss.headline, mode="draft-only"))
         await solo.run(self._transcript, options=self._options, seed=self._seed)

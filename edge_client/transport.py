@@ -192,8 +192,12 @@ def seconds_of(retry_after: str | None) -> float | None:
 def _refusal(
     url: str, status: int, body: bytes, retry_after: float | None
 ) -> VerifierRefusedError | VersionMismatchError:
-    if status in (401, 403):
+    if status == 401:
         return AuthenticationError(f"the verifier at {url} does not accept the API key; check it")
+    if status == 403:
+        return AuthenticationError(
+            f"the verifier at {url} does not let this client in (403); check its API key, Origin header and proxies"
+        )
     if status == 400 and b"subprotocol" in body:
         return VersionMismatchError(f"the verifier at {url} does not speak {SUBPROTOCOL}; update the older end")
     if status == 404:

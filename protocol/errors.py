@@ -72,6 +72,11 @@ class DraftwireError(Exception):
     retryable: bool = False
     retry_after: float | None = None
 
+    @property
+    def headline(self) -> str:
+        """What is wrong, without the advice, which messages give after a semicolon."""
+        return str(self).partition("; ")[0]
+
 
 class InvalidParameterError(DraftwireError, ValueError):
     """A value given by the caller is out of range; ``field`` names it."""

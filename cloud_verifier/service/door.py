@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import os
 import ssl
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -114,11 +115,17 @@ class Door:
 
     @property
     def on_hangup(self) -> Callable[[], None] | None:
-        """For SIGHUP: :meth:`reload`. None where there is nothing to read again; then it ends a program, as ever."""
-        return self.reload if self._reloadable else None
+        """For SIGHUP: :meth:`reload`. None for a program in a terminal that has nothing to read again: the signal says
+        then that the terminal is closed, and ends it as ever.
+        """
+        in_terminal = sys.stdin is not None and sys.stdin.isatty()
+        return None if in_terminal and not self._reloadable else self.reload
 
     def reload(self) -> None:
         """Read everything again. What is wrong is logged and counted, and all stays as it was."""
+        if not self._reloadable:
+            logger.info("nothing to read again: neither --config nor --tls-cert was given")
+            return
         try:
             config = self._read()
             self._check_change(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from draftwire.edge_client.backoff import Backoff
-from draftwire.edge_client.resumption import Resumption, headline, is_loss
+from draftwire.edge_client.resumption import Resumption, is_loss
 from draftwire.protocol.errors import (
     AuthenticationError,
     BusyError,
@@ -116,5 +116,5 @@ def test_there_is_one(error: DraftwireError) -> None:
 
 
 def test_a_headline_is_what_is_wrong_without_the_advice() -> None:
-    assert headline(LOST) == "the connection broke off"
-    assert headline(VerifierUnreachableError("nobody there")) == "nobody there"
+    assert LOST.headline == "the connection broke off"
+    assert VerifierUnreachableError("nobody there").headline == "nobody there"

@@ -80,8 +80,17 @@ def test_without_anything_everybody_may_come_in() -> None:
     assert door.guardrails.decide(Asking(), REQUEST) is Speculation.ON
 
 
-def test_a_hangup_ends_a_service_that_has_nothing_to_read_again(file: Path) -> None:
-    assert build_door(parse("--max-connections", 3)).on_hangup is None
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_closed_terminal_ends_a_service_that_has_nothing_to_read_again(
+    file: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+    door = build_door(parse("--max-connections", 3))
+    assert (door.on_hangup is None) is terminal
+    door.reload()
+    assert door.reloads == 0
+    assert "nothing to read again" in caplog.text
     door = build_door(parse("--config", file))
     assert door.on_hangup == door.reload
 
