@@ -1,4 +1,7 @@
-"""``python -m draftwire.cloud_verifier.step_timing MODEL``: what a step costs by streams and tokens."""
+"""``python -m draftwire.cloud_verifier.step_timing MODEL``: what a step costs by streams and tokens.
+
+The table is of the target alone; the last line is of the whole engine, one stream at work beside others that wait.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,21 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..protocol.errors import DraftwireError
+from ..protocol.messages import Limits, Message, Open, Policy
+from ..protocol.sampling import SamplingParams
+from .engine.engine import Engine
+from .engine.scheduler import Scheduler
+from .engine.stream import Owner
 from .targets.target import Block, Target
 from .targets.transformers_target import TransformersTarget
 
 __all__ = ["main", "measure", "measure_beside"]
 
 _SHAPES = ((1, 1), (1, 4), (1, 8), (4, 1), (4, 4), (16, 1), (16, 4))
+_STEPS = 3
 
 
 def measure(
@@ -48,41 +58,76 @@ def measure(
 
 
 def measure_beside(target: Target, idle: int, *, context: int = 200, rounds: int = 15) -> tuple[float, float]:
-    """Median seconds of a step over one token of one stream: alone, and beside ``idle`` streams that are open.
+    """Median seconds of an engine step over one token of one stream: alone, and beside ``idle`` streams that are open.
 
-    Both are measured in each round, as the others come and go; see :func:`measure` for the arguments.
+    Those wait for a draft, as streams of the cost policy do. Both are measured in each round, as the others come and
+    go; see :func:`measure` for the arguments.
     """
+    limits = Limits(
+        max_context=min(target.info.max_context, context + _STEPS * 4 * (rounds + 2)),
+        max_streams=idle + 1,
+        max_message_bytes=1 << 20,
+        max_draft_tokens=64,
+        max_backlog=64,
+    )
+    engine = Engine(target, limits=limits, prefix_tokens=0, scheduler=Scheduler(patience=600.0))
+    active, others = _Nobody(), _Nobody()
     prompt = [index % target.info.vocabulary_size for index in range(context)]
-    target.open(0, context + 1)
-    target.step([Block(0, 0, prompt)])
+    engine.open(active, _request(1, prompt, limits.max_context - context))
+    while not engine.counters.committed:
+        engine.step()
     alone: list[float] = []
     beside: list[float] = []
     for _ in range(rounds + 1):
-        alone.append(_one_token(target, context))
+        alone.append(_one_token(engine))
         for stream in range(1, idle + 1):
-            target.open(stream, context + 1)
-        target.step([Block(stream, 0, prompt[:8]) for stream in range(1, idle + 1)])
-        beside.append(_one_token(target, context))
-        for stream in range(1, idle + 1):
-            target.close(stream)
-    target.close(0)
+            engine.open(others, _request(stream, [stream], 2, policy=Policy.COST, drafting=True))
+        engine.step()  # they get their places
+        beside.append(_one_token(engine))
+        engine.drop(others)
+        engine.step()
+    engine.drop(active)
+    engine.step()
     return statistics.median(alone[1:]), statistics.median(beside[1:])
 
 
-def _one_token(target: Target, context: int) -> float:
-    """Of stream 0; the middle of three, as the first one after others came finds cold caches."""
+def _one_token(engine: Engine) -> float:
+    """Of the active stream; the middle of three, as the first one after others came finds cold caches."""
     times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        target.step([Block(0, context, [1])])
+    for _ in range(_STEPS):
+        begin, committed = time.perf_counter(), engine.counters.committed
+        engine.step()
         times.append(time.perf_counter() - begin)
-        target.rollback(0, context)
+        assert engine.counters.committed == committed + 1, "a stream that was to wait took part"
     return statistics.median(times)
+
+
+def _request(stream: int, prompt: list[int], tokens: int, **options: Any) -> Open:
+    return Open(
+        stream=stream,
+        token_ids=tuple(prompt),
+        prompt_length=len(prompt),
+        params=SamplingParams(),
+        max_tokens=tokens,
+        seed=1,
+        **{"drafting": False, **options},
+    )
+
+
+class _Nobody(Owner):
+    """Listens to nothing."""
+
+    def deliver(self, messages: Sequence[Message]) -> None:
+        """See :class:`Owner`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m draftwire.cloud_verifier.step_timing", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m draftwire.cloud_verifier.step_timing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model", help="hub id, folder or GGUF file")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 (default: auto)")
     parser.add_argument("--device", default="cpu", help="default: cpu")

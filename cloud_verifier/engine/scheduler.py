@@ -46,7 +46,6 @@ __all__ = ["Plan", "RunAhead", "Scheduler"]
 
 _LEAST_PATIENCE = 0.05
 _MOST_PATIENCE = 2.0
-_FIRST_PATIENCE = 0.5
 _MISSES = 4
 _WORTH = 0.25  # of the chance that a draft is right, in steps; it saves at most about half of that
 
@@ -92,6 +91,7 @@ class Scheduler:
         crowd: with so many other streams in the step, one that asks for latency may wait for its draft as well. None
             for never: while a pass of one stream more costs no more than its token, running ahead is the cheapest
             token there is, and waiting saves passes but no time.
+        patience: seconds that a stream which waits does so for its first draft.
     """
 
     def __init__(
@@ -102,12 +102,14 @@ class Scheduler:
         prefill_chunk: int = 256,
         step_tokens: int = 512,
         crowd: int | None = None,
+        patience: float = 0.5,
     ) -> None:
         self._run_ahead = run_ahead
         self._max_block = max_block
         self._prefill_chunk = prefill_chunk
         self._step_tokens = step_tokens
         self._crowd = crowd
+        self._patience = patience
         self._steps = StepModel()
         self._reading = Typical()  # seconds a prompt token
         self._mixed = 0  # steps since decoding was last seen by itself
@@ -158,12 +160,18 @@ class Scheduler:
             return None
         hold: _Hold | None
         if not block and (patient or stream.withheld):
-            hold = _Hold(stream.waiting_since + _patience(stream), aside=True)
+            hold = _Hold(stream.waiting_since + self._patience_with(stream), aside=True)
         elif patient:
             hold = self._next_token(stream)
         else:
             hold = self._soon(stream, block, now)
         return None if hold is None or hold.until <= now else hold
+
+    def _patience_with(self, stream: VerifierStream) -> float:
+        gap = stream.rhythm.reply
+        if gap.value is None:
+            return self._patience * 0.5**stream.misses
+        return min(max(2 * gap.value + 4 * gap.spread, _LEAST_PATIENCE), _MOST_PATIENCE) * 0.5**stream.misses
 
     def _next_token(self, stream: VerifierStream) -> _Hold | None:
         """Cost policy, some tokens there: one more is worth a wait that is shorter than the step it may save."""
@@ -264,13 +272,6 @@ def _may_wait(stream: VerifierStream) -> bool:
     if stream.speculation is Speculation.SHADOW:  # its answer is plain, and plain answers wait for nothing
         return False
     return stream.remaining > 1 and stream.misses < _MISSES  # nobody drafts a last token
-
-
-def _patience(stream: VerifierStream) -> float:
-    gap = stream.rhythm.reply
-    if gap.value is None:
-        return _FIRST_PATIENCE * 0.5**stream.misses
-    return min(max(2 * gap.value + 4 * gap.spread, _LEAST_PATIENCE), _MOST_PATIENCE) * 0.5**stream.misses
 
 
 def _within(stream: VerifierStream, due: Due, longest: float, *, aside: bool) -> _Hold | None:
