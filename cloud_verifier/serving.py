@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
-import re
 from typing import Any
 
 from ..protocol.errors import InvalidParameterError
@@ -17,12 +15,13 @@ from .engine.scheduler import RunAhead, Scheduler
 from .openai.api import OpenAiApi
 from .operations.operations import Operations, build_operations
 from .operations.options import add_operations_options
+from .option_types import port, positive, seconds, size, whole
 from .service.door import Door, add_door_options, build_door
 from .service.health import Health
 from .service.server import VerifierServer
 from .targets.target import Target
 
-__all__ = ["add_model_options", "add_serve", "default_kv_memory", "load_target", "make_limits"]
+__all__ = ["add_model_options", "add_serve", "load_target", "make_limits"]
 
 _FREE_SHARE = 0.5
 
@@ -32,7 +31,7 @@ def add_serve(commands: Any) -> None:
     serve = commands.add_parser("serve", help="serve a target model to edge clients")
     serve.add_argument("model", metavar="MODEL", help="hub id, folder or GGUF file of the target")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    serve.add_argument("--port", type=_port, default=8300, help="port; 0 picks a free one (default %(default)s)")
+    serve.add_argument("--port", type=port, default=8300, help="port; 0 picks a free one (default %(default)s)")
     add_model_options(serve)
     _add_capacity_options(serve)
     serve.add_argument(
@@ -43,21 +42,21 @@ def add_serve(commands: Any) -> None:
     )
     serve.add_argument(
         "--crowd",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="with --run-ahead auto: in steps that N other streams share, wait for late drafts under latency "
         "too; saves target passes, and costs each stream some speed (default: never)",
     )
     serve.add_argument(
         "--drain-seconds",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="after SIGTERM, how long running streams may go on (default %(default)g)",
     )
     serve.add_argument(
         "--stall-seconds",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="a step of the target that takes longer makes /readyz fail until it ends (default %(default)g)",
@@ -68,18 +67,18 @@ def add_serve(commands: Any) -> None:
 
 
 def _add_capacity_options(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument("--max-streams", type=_positive, default=64, help="streams at once (default %(default)s)")
-    serve.add_argument("--max-context", type=_positive, help="tokens of one stream (default: the model's own)")
+    serve.add_argument("--max-streams", type=positive, default=64, help="streams at once (default %(default)s)")
+    serve.add_argument("--max-context", type=positive, help="tokens of one stream (default: the model's own)")
     serve.add_argument(
         "--kv-memory",
-        type=_size,
+        type=size,
         metavar="SIZE",
         help="memory for keys and values of all streams and known prefixes, such as 4G or 800M; nothing grows beyond "
         "it (default: half of the memory that is free once the model is loaded)",
     )
     serve.add_argument(
         "--prefix-cache",
-        type=_whole,
+        type=whole,
         default=1 << 17,
         metavar="TOKENS",
         help="tokens of earlier prompts and answers to keep while memory allows; 0 for none (default %(default)s)",
@@ -91,21 +90,21 @@ def _add_capacity_options(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument(
         "--max-waiting",
-        type=_whole,
+        type=whole,
         default=64,
         metavar="N",
         help="streams that may wait for a place; any more are told to come back later (default %(default)s)",
     )
     serve.add_argument(
         "--wait-seconds",
-        type=_seconds,
+        type=seconds,
         default=10.0,
         metavar="S",
         help="how long a stream waits for a place at most (default %(default)g)",
     )
     serve.add_argument(
         "--step-tokens",
-        type=_positive,
+        type=positive,
         default=512,
         metavar="N",
         help="tokens that one step of the target computes at most, prompts and drafts included (default %(default)s)",
@@ -121,50 +120,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="of the weights (default: the checkpoint's own)",
     )
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda:0 (default %(default)s)")
-    parser.add_argument("--threads", type=_positive, help="CPU threads of the target (default: torch's choice)")
+    parser.add_argument("--threads", type=positive, help="CPU threads of the target (default: torch's choice)")
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="run Python code that the model's repository brings"
     )
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError("must be seconds, 0 or more")
-    return value
-
-
-def _size(text: str) -> int:
-    """Bytes, with K, M, G or T for powers of 1024."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"must be a size such as 4G or 800M, not {text!r}")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-
-
-def load_target(parsed: argparse.Namespace, *, kv_memory: int | None = None) -> Target:
-    """The target that the options name; see :meth:`TransformersTarget.load` for what it raises."""
+def load_target(parsed: argparse.Namespace, *, kv_memory: int | None = None, kv_share: float | None = None) -> Target:
+    """The target that the options name; see :meth:`TransformersTarget.load` for the rest, and for what it raises."""
     from .targets.transformers_target import (
         TransformersTarget,  # torch takes seconds to import, which --help need not wait for
     )
@@ -176,20 +139,12 @@ def load_target(parsed: argparse.Namespace, *, kv_memory: int | None = None) -> 
         threads=parsed.threads,
         trust_remote_code=parsed.trust_remote_code,
         kv_memory=kv_memory,
+        kv_share=kv_share,
     )
 
 
-def default_kv_memory() -> int | None:
-    """Half of the memory that is free now; None where the system does not tell."""
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-    return int(free * _FREE_SHARE) if free > 0 else None
-
-
 def _serve(parsed: argparse.Namespace) -> int:
-    target = load_target(parsed, kv_memory=parsed.kv_memory or default_kv_memory())
+    target = load_target(parsed, kv_memory=parsed.kv_memory, kv_share=_FREE_SHARE)
     limits = make_limits(target, max_streams=parsed.max_streams, max_context=_context(parsed, target))
     operations = build_operations(parsed, target.info, log=parsed.log)
     door = build_door(parsed, refused=operations.tally.rejected, switched=operations.tally.speculation_switched)

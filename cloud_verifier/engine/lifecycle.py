@@ -57,7 +57,7 @@ class Lifecycle:
 
     def fill_places(self, now: float, outbox: Outbox) -> None:
         """Places go to those in line, and whoever has waited too long is sent away."""
-        while (seating := self._roster.seat()) is not None:
+        while (seating := self._roster.seat(now)) is not None:
             stream = seating.stream
             if seating.fault is not None:
                 self.reject(stream, seating.fault, outbox)

@@ -3,7 +3,10 @@
     join -> wait -> place -> (memory runs out: give it up, wait again) -> leave
 
 Waiting and having given up its memory are the same state: a stream without a slot, whose text is all that is needed to
-go on. Memory is made by forgetting prefixes first, and then by taking the place of whoever came last.
+go on. A place comes with memory for the whole text and some of the answer, so that nobody runs out of it while reading
+a prompt. Memory is made by forgetting prefixes first, and then by taking a place: of the tenants that have several, the
+one that holds most gives its newest; where each has one, the newest of all goes. So the stream that came first never
+gives way to others, and one tenant's streams do not push out another's last.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ __all__ = ["PrefixCounters", "Room", "Roster", "Seating"]
 logger = logging.getLogger(__name__)
 
 _HEADROOM = 64
-"""Tokens beyond its text for a stream that comes back: it left for want of room for its next block."""
+"""Tokens of its answer for which a stream gets memory with its place."""
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ class Roster:
 
     # --- places -------------------------------------------------------------------------------------------------
 
-    def seat(self) -> Seating | None:
+    def seat(self, now: float) -> Seating | None:
         """Give the next in line a place; None when there is no place, no memory, or nobody.
 
         What the target says against a stream concerns that stream alone: it comes with the stream, which is out of
@@ -114,24 +117,28 @@ class Roster:
         running = Counter[Tenant](stream.owner.tenant for stream in self.running)
         if running.total() >= self._places:
             return None
-        stream = self.line.next(running, may_run=lambda waiting: _within_share(waiting, running))
-        if stream is None:
-            return None
-        fault: Exception | None = None
-        try:
-            if not self._take_place(stream):
-                if running:  # whose memory it waits for
-                    return None
-                fault = OutOfKvMemoryError()
-        except Exception as error:
-            fault = error
-        self.line.leave(stream)
-        return Seating(stream, fault)
+        for stream in self.line.in_order(running, may_run=lambda waiting: _within_share(waiting, running)):
+            fault: Exception | None = None
+            try:
+                if not self._take_place(stream):
+                    fault = OutOfKvMemoryError()
+            except Exception as error:
+                self.line.leave(stream)
+                return Seating(stream, error)
+            if fault is None or not running:  # memory that nobody else holds will not be there later either
+                self.line.leave(stream)
+                return Seating(stream, fault)
+            if self.line.holds_up(stream, now):
+                return None
+        return None
 
     def _take_place(self, stream: VerifierStream) -> bool:
-        """False when there is no memory, though all that is known of earlier texts was forgotten for it."""
+        """False when there is no memory, even if all that is known of earlier texts were forgotten for it."""
         capacity = len(stream.sequence) + stream.remaining
-        room = len(stream.sequence) + _HEADROOM if stream.seated_before else 1
+        room = len(stream.sequence) + min(stream.remaining, _HEADROOM)
+        if not self._target.fits(room):
+            return False
+        self.prefixes.match(self._scope(stream), stream.sequence[:-1])  # what it starts with is the last to go
         while True:
             try:
                 stream.slot = self._open(capacity, room)
@@ -183,18 +190,26 @@ class Roster:
     def make_room(self) -> Room | None:
         """Give memory back; None when there is nothing to give.
 
-        The last stream left gives up even its own place: it comes back with all the room that its text takes by then,
-        without having to be held twice while it moves.
+        The last stream left gives up even its own place, should the target have less memory than it promised.
         """
-        if self.prefixes.evict():
-            return Room(None)
         running = self.running
-        if not running:
-            return None
-        last = max(running, key=lambda stream: stream.opened_at)
-        self._vacate(last)
-        self.line.join(last)
-        return Room(last)
+        leaver = self._emptied(running)
+        if leaver is None:
+            if self.prefixes.evict():
+                return Room(None)
+            if not running:
+                return None
+            leaver = _gives_way(running)
+        self._vacate(leaver)
+        self.line.join(leaver)
+        return Room(leaver)
+
+    def _emptied(self, running: list[VerifierStream]) -> VerifierStream | None:
+        """A stream of whose text the target has lost what it had computed, for want of memory."""
+        for stream in running:
+            if stream.slot is not None and self._target.length(stream.slot) < stream.cached:
+                return stream
+        return None
 
     def _vacate(self, stream: VerifierStream) -> None:
         slot, stream.slot, stream.cached = stream.slot, None, 0
@@ -215,3 +230,13 @@ class Roster:
 def _within_share(stream: VerifierStream, running: Counter[Tenant]) -> bool:
     most = stream.owner.tenant.max_streams
     return most is None or running[stream.owner.tenant] < most
+
+
+def _gives_way(running: list[VerifierStream]) -> VerifierStream:
+    """Who has to wait so that the others can go on: a tenant's only stream just when each has but one."""
+    places = Counter(stream.owner.tenant for stream in running)
+    several = [stream for stream in running if places[stream.owner.tenant] > 1]
+    held = Counter[Tenant]()
+    for stream in several:
+        held[stream.owner.tenant] += len(stream.sequence)
+    return max(reversed(several or running), key=lambda stream: (held[stream.owner.tenant], stream.opened_at))

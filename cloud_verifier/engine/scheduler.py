@@ -263,7 +263,8 @@ class Scheduler:
         step = self._steps.predict(decoding)
         if step is None or self._mixed >= _MIXED:
             return 0
-        return max(min(LEAST_SHARE, most), min(most, round(step / self._prompt_token_seconds(step))))
+        cost = self._prompt_token_seconds(step)
+        return max(min(LEAST_SHARE, most), min(most, round(step / cost) if cost else most))
 
 
 def _may_wait(stream: VerifierStream) -> bool:

@@ -70,18 +70,23 @@ class Stepper:
 
     def advance(self, work: list[Work], started: float, outbox: Outbox) -> None:
         """Run the target over ``work``, which began at ``started`` (monotonic seconds), and commit what comes of it."""
-        self.busy_since = started
-        try:
-            logits = self._target.step([share.block for share in work])
-        except OutOfKvMemoryError as error:
-            self._make_room(work, error, started, outbox)
+        while work:
+            self.busy_since = started
+            try:
+                logits = self._target.step([share.block for share in work])
+            except OutOfKvMemoryError as error:
+                work = self._make_room(work, error, started, outbox)
+                continue
+            except Exception as error:  # whatever a model raises must not end the other streams
+                self._observer.failed_step(error)
+                self._isolate(work, error, started, outbox)
+                return
+            finally:
+                self.busy_since = None
+            self._conclude(work, logits, started, outbox)
             return
-        except Exception as error:  # whatever a model raises must not end the other streams
-            self._observer.failed_step(error)
-            self._isolate(work, error, started, outbox)
-            return
-        finally:
-            self.busy_since = None
+
+    def _conclude(self, work: list[Work], logits: list[NDArray[np.float32]], started: float, outbox: Outbox) -> None:
         ended = time.monotonic()
         self.counters.target_seconds += ended - started
         self._scheduler.stepped(work, ended - started)
@@ -98,18 +103,20 @@ class Stepper:
             )
         )
 
-    def _make_room(self, work: list[Work], error: OutOfKvMemoryError, started: float, outbox: Outbox) -> None:
-        """Memory ran out: forget prefixes, or let a stream wait until there is room for it again; then go on."""
+    def _make_room(self, work: list[Work], error: OutOfKvMemoryError, started: float, outbox: Outbox) -> list[Work]:
+        """Memory ran out: forget prefixes, or let a stream wait until there is room for it again.
+
+        Returns the work to go on with.
+        """
         made = self._roster.make_room()
         if made is None:
             self._isolate(work, error, started, outbox)  # nothing can be given up: the target has less than it promised
-            return
-        if made.preempted is not None:
-            logger.debug("KV memory is full: a stream of %d tokens waits", len(made.preempted.sequence))
-            self._observer.preempted(made.preempted)
-            work = [share for share in work if share.stream is not made.preempted]
-        if work:
-            self.advance(work, started, outbox)
+            return []
+        if made.preempted is None:
+            return work
+        logger.debug("KV memory is full: a stream of %d tokens waits", len(made.preempted.sequence))
+        self._observer.preempted(made.preempted)
+        return [share for share in work if share.stream is not made.preempted]
 
     def _isolate(self, work: list[Work], error: Exception, started: float, outbox: Outbox) -> None:
         """A batch failed: try its streams one by one, and fail only those that fail alone."""

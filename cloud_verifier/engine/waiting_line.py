@@ -14,8 +14,11 @@ __all__ = ["WaitingLine"]
 class WaitingLine:
     """Who is next, who has waited too long, and who has to go when the line is full.
 
-    A place goes to the tenant that has the fewest, and within a tenant to who came first. A stream that had a place
-    already and gave its memory up goes before all others, and is never sent away.
+    A place goes to the tenant that has the fewest; of those, first to a stream that had a place already and gave its
+    memory up, then to who came first. A stream that had a place is never sent away.
+
+    One for which there is no memory yet may be passed by others behind it, which need less; but not for ever. Who had a
+    place, or has waited for half as long as it will, is waited for: nobody passes it.
 
     Args:
         most: streams that wait at most, those that had a place already not counted.
@@ -51,19 +54,21 @@ class WaitingLine:
         if stream in self._streams:
             self._streams.remove(stream)
 
-    def next(self, running: Counter[Tenant], *, may_run: Callable[[VerifierStream], bool]) -> VerifierStream | None:
-        """Who gets the next place; it stays in line until it leaves.
+    def in_order(self, running: Counter[Tenant], *, may_run: Callable[[VerifierStream], bool]) -> list[VerifierStream]:
+        """Who gets the next place, who if not that one, and so on; they stay in line until they leave.
 
         Args:
             running: places by tenant.
             may_run: whether a stream may have a place at all now.
         """
-        able = [stream for stream in self._streams if may_run(stream)]
-        return min(
-            able,
-            key=lambda stream: (not stream.seated_before, running[stream.owner.tenant], stream.opened_at),
-            default=None,
+        return sorted(
+            filter(may_run, self._streams),
+            key=lambda stream: (running[stream.owner.tenant], not stream.seated_before, stream.opened_at),
         )
+
+    def holds_up(self, stream: VerifierStream, now: float) -> bool:
+        """Whether nobody may pass this stream, though there is no memory for it yet."""
+        return stream.seated_before or now >= stream.opened_at + self.patience / 2
 
     def overdue(self, now: float) -> list[VerifierStream]:
         """Those that have waited too long."""

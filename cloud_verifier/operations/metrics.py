@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from .instruments import Family, Labels, Spread
 from .tally import Tally
 
 __all__ = ["LogFigures", "Metrics", "Watched", "WatchedEngine"]
+
+logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
 
@@ -105,6 +108,8 @@ class Metrics(Collector):
             raise VerifierError(f"cannot serve metrics on {host}:{port}: {problem}; choose another port") from None
 
         self.port = server.server_port
+        where = f"[{host}]" if ":" in host else host
+        logger.info("metrics are at http://%s:%d/metrics", where, self.port)  # port 0 has become another
 
         def close() -> None:
             server.shutdown()

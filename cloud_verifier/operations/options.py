@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..option_types import port
+
 __all__ = ["add_log_options", "add_operations_options"]
 
 
@@ -29,7 +31,7 @@ def add_operations_options(serve: argparse.ArgumentParser) -> None:
     group = serve.add_argument_group("metrics and traces")
     group.add_argument(
         "--metrics-port",
-        type=_port,
+        type=port,
         metavar="PORT",
         help="serve /metrics on a port of its own, and not on the service's (default: on the service's, without a key)",
     )
@@ -55,10 +57,3 @@ def add_operations_options(serve: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send a trace of each stream by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says",
     )
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return value

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...protocol.errors import DraftwireError, InvalidParameterError
 from ..guardrails.guardrails import Guardrails
+from ..option_types import positive, rate, seconds
 from .config import Config, TlsFiles
 from .config_file import read_config
 from .doorkeeper import Doorkeeper
@@ -43,12 +44,12 @@ def add_door_options(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="let pages of this origin use the service, such as https://app.example; repeat for more, * for all",
     )
-    group.add_argument("--max-connections", type=_positive, metavar="N", help="connections at once (default 512)")
-    group.add_argument("--requests-per-minute", type=_rate, metavar="N", help="of each key (default: any number)")
-    group.add_argument("--max-prompt-tokens", type=_positive, metavar="N", help="of one stream (default: the context)")
-    group.add_argument("--max-output-tokens", type=_positive, metavar="N", help="of one stream (default: the context)")
+    group.add_argument("--max-connections", type=positive, metavar="N", help="connections at once (default 512)")
+    group.add_argument("--requests-per-minute", type=rate, metavar="N", help="of each key (default: any number)")
+    group.add_argument("--max-prompt-tokens", type=positive, metavar="N", help="of one stream (default: the context)")
+    group.add_argument("--max-output-tokens", type=positive, metavar="N", help="of one stream (default: the context)")
     group.add_argument(
-        "--idle-seconds", type=_seconds, metavar="S", help="close connections without streams; 0 never (default 600)"
+        "--idle-seconds", type=seconds, metavar="S", help="close connections without streams; 0 never (default 600)"
     )
 
 
@@ -193,24 +194,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _rate(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError("must be seconds, 0 or more")
-    return value

@@ -7,33 +7,31 @@ are always 0..n-1: closing a stream moves the last slot into the hole. Rollback 
 
 What must outlive a stream is copied out of its slot into a :class:`KvBlock`, and into another stream's slot later:
 slots hold nothing but streams that are being computed. Pools and blocks share one budget.
+
+Pools change their size tensor by tensor, so what is held twice meanwhile is one tensor: so much of the budget is kept
+free for it. A stream that is alone in its pool can move in the same way, and then fits wherever its new slot does. Only
+a stream that is alone in the cache may be opened with more: nothing is held twice then.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from ...protocol.errors import InvalidParameterError
+from .slot_pool import LayerShape, SlotPool
 from .target import OutOfKvMemoryError
 
-__all__ = ["KvBlock", "KvCache", "LayerShape", "SlotPool"]
+__all__ = ["KvBlock", "KvCache"]
 
 _SMALLEST_ROOM = 256
 
+_MEBIBYTE = 1 << 20
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """What one attention layer caches: heads and widths of keys and values, and its window (None: everything)."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-    window: int | None
+_LEAST_STREAMS = 2
+"""Of the smallest room, which every budget must hold: with fewer there is nothing to share, nor to check at load."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,85 +54,8 @@ class _Stream:
     """The most tokens ever written to the slot: what must be wiped before another stream gets it."""
 
 
-class SlotPool:
-    """Slots of ``room`` tokens each; ``keys[layer]`` is [slots, kv_heads, room, key_dim], ``values`` alike."""
-
-    def __init__(self, room: int, layers: Sequence[LayerShape], dtype: torch.dtype, device: torch.device) -> None:
-        self.room = room
-        self.owners: list[int] = []
-        self._slots = 0
-        self.keys = [_zeros(0, layer.kv_heads, room, layer.key_dim, dtype, device) for layer in layers]
-        self.values = [_zeros(0, layer.kv_heads, room, layer.value_dim, dtype, device) for layer in layers]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held, free slots included."""
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
-
-    @property
-    def slot_bytes(self) -> int:
-        """What one slot takes."""
-        return sum(tensor.element_size() * math.prod(tensor.shape[1:]) for tensor in (*self.keys, *self.values))
-
-    @property
-    def full(self) -> bool:
-        """Whether the next stream needs a larger pool."""
-        return len(self.owners) == self._slots
-
-    @property
-    def stride(self) -> int:
-        """By how many slots a pool grows when it may."""
-        return max(1, self._slots // 4)
-
-    def growth(self, slots: int) -> int:
-        """The most memory more that is held while the pool grows by so many slots: a layer's old copy included."""
-        return slots * self.slot_bytes + max(tensor.nbytes for tensor in (*self.keys, *self.values))
-
-    def grow(self, slots: int) -> None:
-        """Make room for so many slots more."""
-        self._resize(self._slots + slots)
-
-    def compact(self) -> None:
-        """Give the memory of free slots back."""
-        if not self.full:
-            self._resize(len(self.owners))
-
-    def take(self, stream: int) -> int:
-        """Give a stream the next slot, all zeros; the pool must not be full."""
-        self.owners.append(stream)
-        return len(self.owners) - 1
-
-    def free(self, slot: int, touched: int) -> int:
-        """Free a slot of which ``touched`` tokens were written; returns the stream that moved into it.
-
-        The freed slot is wiped: what is masked still enters the products, and a NaN left by one stream would
-        reach the next one.
-        """
-        last = len(self.owners) - 1
-        moved = self.owners[slot] = self.owners[last]
-        self.owners.pop()
-        with torch.inference_mode():
-            for tensor in (*self.keys, *self.values):
-                if slot != last:
-                    tensor[slot].copy_(tensor[last])
-                    tensor[last].zero_()
-                else:
-                    tensor[last, :, :touched].zero_()
-        if last <= self._slots // 2:
-            with suppress(MemoryError, RuntimeError):  # giving memory back may wait
-                self._resize(last + last // 4)
-        return moved
-
-    def _resize(self, slots: int) -> None:
-        used = len(self.owners)
-        self._slots = min(self._slots, slots)  # true at every moment, should an allocation below fail
-        with torch.inference_mode():
-            for tensors in (self.keys, self.values):
-                for layer, old in enumerate(tensors):  # by layer, so that old and new copies overlap little
-                    new = torch.zeros((slots, *old.shape[1:]), dtype=old.dtype, device=old.device)
-                    new[:used] = old[:used]
-                    tensors[layer] = new
-        self._slots = slots
+class _OverBudgetError(OutOfKvMemoryError):
+    """The budget is used up; the machine was not asked."""
 
 
 class KvCache:
@@ -142,12 +63,12 @@ class KvCache:
 
     Args:
         max_length: tokens of the longest stream that the model takes.
-        budget: bytes that pools and blocks may take together, also in the moment in which a pool grows; None for
-            whatever there is. A stream that would not fit into it alone is out of the question, so :attr:`max_length`
-            may be lower than was asked for.
+        budget: bytes that pools and blocks may take together, also in the moment in which a pool changes its size;
+            None for whatever there is. A stream that would not fit into it alone is out of the question, so
+            :attr:`max_length` may be lower than was asked for.
 
     Raises:
-        InvalidParameterError: the budget does not hold a single stream of a few hundred tokens.
+        InvalidParameterError: the budget does not hold two streams of a few hundred tokens.
     """
 
     def __init__(
@@ -165,11 +86,11 @@ class KvCache:
         self.budget = budget
         self.max_length = max_length
         if budget is not None:
+            widest = width * max(layer.kv_heads * max(layer.key_dim, layer.value_dim) for layer in layers)
+            room = min(max_length, _SMALLEST_ROOM)
+            _check_budget(budget, least=_LEAST_STREAMS * room * (self.token_bytes + widest), room=room)
+            self._usable = budget * self.token_bytes // (self.token_bytes + widest)
             self.max_length = min(max_length, budget // self.token_bytes)
-            least = min(max_length, _SMALLEST_ROOM)
-            if self.max_length < least:
-                problem = f"{budget} bytes hold no stream; this model needs {least * self.token_bytes} at least"
-                raise InvalidParameterError("kv_memory", problem)
         self._dtype = dtype
         self._device = device
         self._streams: dict[int, _Stream] = {}
@@ -181,12 +102,19 @@ class KvCache:
         """Memory held by all pools and blocks."""
         return self._block_bytes + sum(pool.nbytes for pool in list(self._pools.values()))
 
+    def fits(self, room: int) -> bool:
+        """Whether a stream with room for so many tokens could be opened, were all blocks released."""
+        if self.budget is None:
+            return True
+        held = sum(len(pool.owners) * pool.slot_bytes for pool in self._pools.values())
+        return held + self._slot_room(room) * self.token_bytes <= (self._usable if held else self.budget)
+
     def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
         """Start an empty stream in a slot of at least ``room`` tokens; OutOfKvMemoryError when memory is out."""
         if stream in self._streams:
             raise InvalidParameterError("stream", f"{stream} is open already")
         self._check_capacity(capacity)
-        pool, slot = self._take(stream, tokens=min(room, capacity))
+        pool, slot = self._take(stream, self._slot_room(min(room, capacity)))
         self._streams[stream] = _Stream(capacity, pool, slot)
 
     def close(self, stream: int) -> None:
@@ -251,17 +179,15 @@ class KvCache:
     def reserve(self, stream: int, length: int) -> None:
         """Make room for ``length`` tokens, moving the stream to a roomier pool if needed.
 
-        OutOfKvMemoryError when memory is out; the stream stays where it was.
+        OutOfKvMemoryError when memory is out; the stream stays where it was, or in the worst case is empty.
         """
         entry = self._entry(stream)
         if length > entry.pool.room:
-            old, old_slot, old_touched = entry.pool, entry.slot, entry.touched
-            pool, slot = self._take(stream, tokens=length)
-            with torch.inference_mode():
-                for new, tensor in zip((*pool.keys, *pool.values), (*old.keys, *old.values), strict=True):
-                    new[slot, :, : entry.length] = tensor[old_slot, :, : entry.length]
-            entry.pool, entry.slot, entry.touched = pool, slot, 0
-            self._free(old, old_slot, old_touched)
+            room = self._slot_room(length)
+            try:
+                self._move(stream, entry, room)
+            except _OverBudgetError:
+                self._pour(stream, entry, room)
         entry.touched = max(entry.touched, length)
 
     def advance(self, stream: int, length: int) -> None:
@@ -283,42 +209,88 @@ class KvCache:
         if not 1 <= capacity <= self.max_length:
             raise InvalidParameterError("capacity", f"must be 1 to {self.max_length}, not {capacity}")
 
-    def _take(self, stream: int, *, tokens: int) -> tuple[SlotPool, int]:
+    def _slot_room(self, tokens: int) -> int:
         room = _SMALLEST_ROOM
         while room < tokens:
             room *= 2
-        room = min(room, self.max_length)
+        if self.budget is not None and room * self.token_bytes > self._usable >= tokens * self.token_bytes:
+            room = self._usable // self.token_bytes
+        return min(room, self.max_length)
+
+    def _pool(self, room: int) -> SlotPool:
+        return self._pools.get(room) or SlotPool(room, self.layers, self._dtype, self._device)
+
+    def _take(self, stream: int, room: int) -> tuple[SlotPool, int]:
         try:
-            pool = self._pools.get(room) or SlotPool(room, self.layers, self._dtype, self._device)
+            pool = self._pool(room)
             if pool.full:
-                pool.grow(self._affordable(pool))
+                pool.grow(self._affordable(pool, alone=self._streams.keys() <= {stream}))
             slot = pool.take(stream)
         except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError, its CUDA subclass included
             raise OutOfKvMemoryError from error
         self._pools[room] = pool
         return pool, slot
 
-    def _affordable(self, pool: SlotPool) -> int:
+    def _move(self, stream: int, entry: _Stream, room: int) -> None:
+        """Copy a stream into a slot of another pool, and free the old one."""
+        old, old_slot, old_touched = entry.pool, entry.slot, entry.touched
+        pool, slot = self._take(stream, room)
+        with torch.inference_mode():
+            for new, tensor in zip((*pool.keys, *pool.values), (*old.keys, *old.values), strict=True):
+                new[slot, :, : entry.length] = tensor[old_slot, :, : entry.length]
+        entry.pool, entry.slot, entry.touched = pool, slot, 0
+        self._free(old, old_slot, old_touched)
+
+    def _pour(self, stream: int, entry: _Stream, room: int) -> None:
+        """Move a stream that does not fit twice, if it is alone in its pool: that goes as the other one grows."""
+        old, pool = entry.pool, self._pool(room)
+        if len(old.owners) > 1 or not pool.full or not self._affords(pool.slot_bytes - old.nbytes):
+            raise OutOfKvMemoryError
+        self._pools[room] = pool
+        try:
+            slot = pool.absorb(old, stream, entry.length)
+        except (MemoryError, RuntimeError) as error:  # the machine has less than the budget
+            if not pool.owners:
+                del self._pools[room]
+            if not len(old.keys[0]):
+                self._lose(stream, entry)
+            raise OutOfKvMemoryError from error
+        self._pools.pop(old.room, None)
+        entry.pool, entry.slot, entry.touched = pool, slot, 0
+
+    def _lose(self, stream: int, entry: _Stream) -> None:
+        """What a stream held is half here and half there: it is empty from now on, in a slot without room."""
+        self._pools.pop(entry.pool.room, None)
+        nowhere = SlotPool(0, self.layers, self._dtype, self._device)
+        nowhere.grow(1)
+        entry.pool, entry.slot, entry.length, entry.touched = nowhere, nowhere.take(stream), 0, 0
+
+    def _affordable(self, pool: SlotPool, *, alone: bool) -> int:
         """By how many slots a pool may grow: its stride; or one, if need be after all have given back what is free."""
-        if self._affords(pool.growth(pool.stride)):
+        if self._affords(pool.stride * pool.slot_bytes):
             return pool.stride
-        if not self._affords(pool.growth(1)):
+        if not self._affords(pool.slot_bytes, alone=alone):
             for other in self._pools.values():
                 other.compact()
-            if not self._affords(pool.growth(1)):
-                raise OutOfKvMemoryError
+            if not self._affords(pool.slot_bytes, alone=alone):
+                raise _OverBudgetError
         return 1
 
-    def _affords(self, nbytes: int) -> bool:
-        return self.budget is None or self.nbytes + nbytes <= self.budget
+    def _affords(self, nbytes: int, *, alone: bool = False) -> bool:
+        return self.budget is None or self.nbytes + nbytes <= (self.budget if alone else self._usable)
 
     def _free(self, pool: SlotPool, slot: int, touched: int) -> None:
         moved = pool.free(slot, touched)
         if not pool.owners:
-            del self._pools[pool.room]
+            self._pools.pop(pool.room, None)
         elif moved in self._streams and self._streams[moved].pool is pool:
             self._streams[moved].slot = slot
 
 
-def _zeros(slots: int, heads: int, room: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.zeros((slots, heads, room, width), dtype=dtype, device=device)
+def _check_budget(budget: int, *, least: int, room: int) -> None:
+    if budget < least:
+        raise InvalidParameterError(
+            "kv_memory",
+            f"{budget} bytes are too few for this model's keys and values: {_LEAST_STREAMS} streams of {room} tokens "
+            f"take {least}, and less cannot be served; set --kv-memory to {-(-least // _MEBIBYTE)}M or more",
+        )

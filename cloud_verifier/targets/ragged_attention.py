@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from .kv_cache import LayerShape
 from .ragged_batch import RaggedBatch, SlotRun
+from .slot_pool import LayerShape
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "LayerProbe", "RaggedAttention", "active", "dense_attention"]
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .kv_cache import KvCache, SlotPool
+from .kv_cache import KvCache
+from .slot_pool import SlotPool
 from .target import Block
 
 __all__ = ["KvWrite", "RaggedBatch", "Scatter", "SlotRun", "Window"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...protocol.errors import UnsupportedModelError
 from .ragged_attention import ATTENTION_NAME
-from .target import Block, Target
+from .target import Block, OutOfKvMemoryError, Target
 
 __all__ = ["check_against_plain"]
 
@@ -38,6 +39,8 @@ def check_against_plain(target: Target, model: Any, name: str) -> None:
     try:
         expected = _plain(model, prompts)[:, :, :size]
         actual = _ragged(target, prompts.tolist())
+    except OutOfKvMemoryError as error:
+        raise UnsupportedModelError(f"{name}: leaves no memory for keys and values; free some") from error
     except Exception as error:  # a model's own code may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnsupportedModelError(f"{name}: cannot be run in ragged batches: {reason}") from error
@@ -65,15 +68,13 @@ def _plain(model: Any, prompts: NDArray[np.int64]) -> NDArray[np.float32]:
 def _ragged(target: Target, prompts: list[list[int]]) -> NDArray[np.float32]:
     """The same in two steps with a rollback between them."""
     first, second = prompts
-    try:
-        target.open(1, _TOKENS)
-        target.open(2, _TOKENS)
+    with ExitStack() as opened:
+        for stream in (1, 2):
+            target.open(stream, _TOKENS)
+            opened.callback(target.close, stream)
         _, begun = target.step([Block(1, 0, first[:4], rows=1), Block(2, 0, second[:3], rows=3)])
         target.rollback(1, 2)
         head, rest = target.step([Block(1, 2, first[2:], rows=4), Block(2, 3, second[3:], rows=3)])
         target.rollback(1, 0)
         (start,) = target.step([Block(1, 0, first[:2], rows=2)])
-    finally:
-        for stream in (1, 2):
-            target.close(stream)
     return np.stack([np.concatenate([start, head]), np.concatenate([begun, rest])])

@@ -70,6 +70,7 @@ class TableTarget:
         self._table: NDArray[np.float32] = table.astype(np.float32)  # [rows, vocabulary_size]
         self._tokens: dict[int, list[int]] = {}
         self._capacity: dict[int, int] = {}
+        self._room: dict[int, int] = {}
         self._saved = 0
         self._budget = kv_budget
         vocabulary = _vocabulary(vocabulary_size)
@@ -97,13 +98,17 @@ class TableTarget:
 
     @property
     def kv_bytes(self) -> int:
-        """See :attr:`Target.kv_bytes`; a token is a byte here."""
-        return self._saved + sum(map(len, list(self._tokens.values())))
+        """See :attr:`Target.kv_bytes`; a token is a byte here, and so is one that there is only room for."""
+        return self._saved + sum(list(self._room.values()))
 
     @property
     def kv_budget(self) -> int | None:
         """See :attr:`Target.kv_budget`."""
         return self._budget
+
+    def fits(self, room: int) -> bool:
+        """See :meth:`Target.fits`."""
+        return self._budget is None or self.kv_bytes - self._saved + room <= self._budget
 
     def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
         """See :meth:`Target.open`."""
@@ -114,6 +119,7 @@ class TableTarget:
         self._afford(min(room, capacity))
         self._tokens[stream] = []
         self._capacity[stream] = capacity
+        self._room[stream] = min(room, capacity)
 
     def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
         """See :meth:`Target.step`."""
@@ -123,7 +129,7 @@ class TableTarget:
             capacity=self._capacity.__getitem__,
             vocabulary_size=self.info.vocabulary_size,
         )
-        self._afford(sum(len(block.tokens) for block in blocks))
+        self._reserve({block.stream: block.start + len(block.tokens) for block in blocks})
         return [self._advance(block) for block in blocks]
 
     def rollback(self, stream: int, length: int) -> None:
@@ -149,12 +155,18 @@ class TableTarget:
         tokens = [token for block in blocks if isinstance(block, SavedTokens) for token in block.tokens]
         if self.length(stream) + len(tokens) > self._capacity[stream]:
             raise InvalidParameterError("blocks", f"are more than the {self._capacity[stream]} tokens of the stream")
-        self._afford(len(tokens))
+        self._reserve({stream: self.length(stream) + len(tokens)})
         self._held(stream).extend(tokens)
 
     def release(self, block: SavedKv) -> None:
         """See :meth:`Target.release`."""
         self._saved -= block.nbytes
+
+    def _reserve(self, lengths: dict[int, int]) -> None:
+        """Make room for streams of so many tokens; room once made stays."""
+        rooms = {stream: max(length, self._room[stream]) for stream, length in lengths.items()}
+        self._afford(sum(rooms.values()) - sum(self._room[stream] for stream in rooms))
+        self._room |= rooms
 
     def _afford(self, tokens: int) -> None:
         if self._budget is not None and self.kv_bytes + tokens > self._budget:
@@ -163,7 +175,7 @@ class TableTarget:
     def close(self, stream: int) -> None:
         """See :meth:`Target.close`."""
         self._held(stream)
-        del self._tokens[stream], self._capacity[stream]
+        del self._tokens[stream], self._capacity[stream], self._room[stream]
 
     def _held(self, stream: int) -> list[int]:
         if stream not in self._tokens:

@@ -15,7 +15,7 @@ __all__ = ["Block", "OutOfKvMemoryError", "SavedKv", "Target", "TargetInfo", "ch
 
 
 class OutOfKvMemoryError(BusyError):
-    """There is no memory for more keys and values now; nothing has changed."""
+    """There is no memory for more keys and values now; nothing has changed, unless :meth:`Target.step` says so."""
 
     def __init__(self) -> None:
         super().__init__("no memory for another stream; try again later", code=ErrorCode.BUSY)
@@ -96,9 +96,14 @@ class Target(Protocol):
         """The most that :attr:`kv_bytes` may be; None for no limit."""
         ...
 
-    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
-        """Start an empty stream that may grow to ``capacity`` tokens, with memory for ``room`` of them at once.
+    def fits(self, room: int) -> bool:
+        """Whether the budget has memory for a stream of ``room`` tokens, what was saved not counted."""
+        ...
 
+    def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
+        """Start an empty stream that may grow to ``capacity`` tokens.
+
+        Memory for ``room`` of them is the stream's from now on until it is closed; what it grows beyond that is, too.
         OutOfKvMemoryError when memory is out.
         """
         ...
@@ -106,7 +111,8 @@ class Target(Protocol):
     def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
         """Append each block to its stream; returns logits [rows, vocabulary_size] for each block, in order.
 
-        OutOfKvMemoryError, with no stream changed, when memory is out.
+        OutOfKvMemoryError, with no stream changed, when memory is out. Where the machine itself refused memory that
+        the budget allows, one stream may be left empty.
         """
         ...
 

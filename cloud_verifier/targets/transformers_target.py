@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...protocol.errors import InvalidParameterError, UnsupportedModelError
+from .free_memory import free_memory
 from .kv_cache import KvBlock, KvCache
 from .model_loading import LoadedModel, LoadedTokenizer, load_model, load_tokenizer, parse_device, parse_dtype
 from .ragged_attention import LayerProbe, RaggedAttention, active
@@ -19,6 +21,8 @@ from .self_check import check_against_plain
 from .target import Block, SavedKv, TargetInfo, check_blocks
 
 __all__ = ["TransformersTarget"]
+
+logger = logging.getLogger(__name__)
 
 
 class TransformersTarget:
@@ -40,6 +44,13 @@ class TransformersTarget:
             device=self._device,
             budget=kv_memory,
         )
+        if self._cache.max_length < loaded.max_context:
+            logger.info(
+                "the context is %d tokens, not the model's %d: no more fit into %d bytes of --kv-memory",
+                self._cache.max_length,
+                loaded.max_context,
+                kv_memory,
+            )
         self.tokenizer_json = tokenizer.json
         self.chat_template = tokenizer.chat_template
         self.special_tokens = tokenizer.special_tokens
@@ -65,6 +76,7 @@ class TransformersTarget:
         dtype: str = "auto",
         threads: int | None = None,
         kv_memory: int | None = None,
+        kv_share: float | None = None,
         trust_remote_code: bool = False,
     ) -> TransformersTarget:
         """Load a model and check that it can be served exactly.
@@ -77,12 +89,14 @@ class TransformersTarget:
             threads: for torch on the CPU, in the whole process; None leaves it as it is.
             kv_memory: bytes for keys and values of all streams, the prefix cache included; None for no limit. It
                 limits the context where it does not hold one stream of the model's full length.
+            kv_share: where ``kv_memory`` is None, take this part of what is free once the model is loaded, if the
+                system tells.
             trust_remote_code: run Python code that comes with the model.
 
         Raises:
             ModelNotFoundError: no such model.
             UnsupportedModelError: it could not be served exactly; the message says why.
-            InvalidParameterError: an option is out of range or the device is not there.
+            InvalidParameterError: an option is out of range, ``kv_memory`` too little, or the device is not there.
             MissingDependencyError: reading the file takes a package that is not installed.
         """
         if threads is not None:
@@ -92,7 +106,17 @@ class TransformersTarget:
         place, kind = parse_device(device), parse_dtype(dtype)
         loaded = load_model(model, device=place, dtype=kind, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+        free = free_memory(loaded.model.device)
+        if kv_memory is None and kv_share is not None and free is not None:
+            kv_memory = int(free * kv_share)
         target = cls(loaded, tokenizer, kv_memory=kv_memory)
+        if kv_memory is not None and free is not None and kv_memory > free:
+            logger.warning(
+                "--kv-memory allows %d bytes, but only %d are free once the model is loaded; lower it, or the "
+                "verifier may run out of memory under load",
+                kv_memory,
+                free,
+            )
         check_against_plain(target, loaded.model, loaded.name)
         return target
 
@@ -105,6 +129,10 @@ class TransformersTarget:
     def kv_budget(self) -> int | None:
         """See :attr:`Target.kv_budget`."""
         return self._cache.budget
+
+    def fits(self, room: int) -> bool:
+        """See :meth:`Target.fits`."""
+        return self._cache.fits(room)
 
     def open(self, stream: int, capacity: int, *, room: int = 1) -> None:
         """See :meth:`Target.open`."""

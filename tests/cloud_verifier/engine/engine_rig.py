@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from draftwire.cloud_verifier.engine.engine import Engine
+from draftwire.cloud_verifier.engine.observer import Observer, StepReport
 from draftwire.cloud_verifier.engine.scheduler import Scheduler
-from draftwire.cloud_verifier.engine.stream import Owner
+from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
 from draftwire.cloud_verifier.targets.table_target import TableTarget
+from draftwire.cloud_verifier.targets.target import Target
 from draftwire.protocol.messages import (
     Commit,
     Draft,
@@ -161,3 +165,83 @@ def alone(
 
 
 MODES = pytest.mark.parametrize("params", [GREEDY, COUPLED, PENALIZED], ids=["greedy", "coupled", "penalized"])
+
+
+class MemoryWatch(Observer):
+    """Notes who gave a place up, and how much memory was ever held."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.preempted_at: list[int] = []
+        """Tokens that each had committed by then."""
+        self.most_bytes = 0
+
+    def preempted(self, stream: VerifierStream) -> None:
+        """See :class:`Observer`."""
+        self.preempted_at.append(stream.counters.committed)
+        self._look()
+
+    def stepped(self, report: StepReport) -> None:
+        """See :class:`Observer`."""
+        del report
+        self._look()
+
+    def _look(self) -> None:
+        self.most_bytes = max(self.most_bytes, self._target.kv_bytes)
+
+
+class Crowd:
+    """Streams for any target: what each says alone, and what they say together.
+
+    Args:
+        prompts: of the streams, which count from 1; by turns they are greedy, coupled and penalized.
+        tokens: of each answer.
+    """
+
+    def __init__(self, prompts: Sequence[Sequence[int]], *, tokens: int) -> None:
+        self._prompts = prompts
+        self._tokens = tokens
+        self._limits = replace(LIMITS, max_context=1024, max_streams=len(prompts), max_backlog=64)
+
+    def alone(self, target: Target) -> dict[int, list[int]]:
+        """Answers of the streams one after another, without drafts and without known prefixes."""
+        answers = {}
+        for stream in range(1, len(self._prompts) + 1):
+            engine, device = self._engine(target, prefix_tokens=0)
+            self._open(device, stream)
+            engine.step()
+            while engine.active_streams:
+                engine.step()
+            answers[stream] = device.answer(stream)
+            assert len(answers[stream]) == self._tokens
+        return answers
+
+    def together(
+        self, target: Target, *, drafts: dict[int, list[int]] | None = None, **options: Any
+    ) -> tuple[Device, MemoryWatch]:
+        """All at once. Of ``drafts``, which are answers, parts come at random, with a wrong token here and there."""
+        watch = MemoryWatch(target)
+        engine, device = self._engine(target, observer=watch, **options)
+        for stream in range(1, len(self._prompts) + 1):
+            self._open(device, stream)
+        paths, random_ = dict.fromkeys(drafts or {}, 0), random.Random(1)
+        engine.step()
+        while engine.active_streams:
+            for stream, text in (drafts or {}).items():
+                at = len(device.answer(stream))
+                if stream in device.ended or not 0 < at < self._tokens - 1 or random_.random() < 0.3:
+                    continue
+                paths[stream] += 1
+                ahead = [token if random_.random() < 0.85 else token ^ 1 for token in text[at : at + 4]]
+                device.draft(len(device.sequences[stream]), ahead, stream=stream, path=paths[stream])
+            engine.step()
+        return device, watch
+
+    def _engine(self, target: Target, **options: Any) -> tuple[Engine, Device]:
+        engine = Engine(target, limits=self._limits, most_waiting=len(self._prompts), wait_seconds=600.0, **options)
+        return engine, Device(engine)
+
+    def _open(self, device: Device, stream: int) -> None:
+        params = (GREEDY, COUPLED, PENALIZED)[stream % 3]
+        prompt = self._prompts[stream - 1]
+        device.open(stream, prompt=prompt, params=params, max_tokens=self._tokens, seed=stream)

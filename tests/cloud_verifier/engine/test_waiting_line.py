@@ -25,7 +25,7 @@ def stream_of(name: str, *, at: float = 0.0, seated_before: bool = False) -> Ver
 
 def next_of(line: WaitingLine, **running: int) -> VerifierStream | None:
     places = Counter({Tenant(name=name): count for name, count in running.items()})
-    return line.next(places, may_run=lambda _: True)
+    return next(iter(line.in_order(places, may_run=lambda _: True)), None)
 
 
 def test_who_came_first_is_next() -> None:
@@ -50,12 +50,31 @@ def test_who_has_fewest_places_is_next() -> None:
     assert next_of(line, many=1, few=1) is many
 
 
-def test_who_gave_a_place_up_is_next_whatever_the_others_have() -> None:
+def test_who_gave_a_place_up_is_next_of_those_with_as_many_places() -> None:
     line = WaitingLine(most=0, patience=1.0)
     again = stream_of("many", at=9.0, seated_before=True)
-    line.join(stream_of("few", at=1.0))
+    line.join(stream_of("others", at=1.0))
+    line.join(stream_of("many", at=2.0))
     line.join(again)
-    assert next_of(line, many=9) is again
+    assert next_of(line, many=2, others=2) is again
+    assert next_of(line, many=0, others=1) is again
+
+
+def test_who_gave_a_place_up_leaves_the_next_to_who_has_fewer() -> None:
+    line = WaitingLine(most=0, patience=1.0)
+    few, again = stream_of("few", at=10.0), stream_of("many", at=1.0, seated_before=True)
+    line.join(again)
+    line.join(few)
+    order = line.in_order(Counter({Tenant(name="many"): 19}), may_run=lambda _: True)
+    assert list(map(id, order)) == [id(few), id(again)]
+
+
+def test_who_lacks_memory_may_be_passed_until_half_its_patience_is_over() -> None:
+    line = WaitingLine(most=5, patience=4.0)
+    new, again = stream_of("a", at=10.0), stream_of("a", at=10.0, seated_before=True)
+    assert not line.holds_up(new, now=11.9)
+    assert line.holds_up(new, now=12.0)
+    assert line.holds_up(again, now=10.0)
 
 
 def test_who_may_not_run_is_passed_over() -> None:
@@ -63,7 +82,7 @@ def test_who_may_not_run_is_passed_over() -> None:
     barred, free = stream_of("barred", at=1.0), stream_of("free", at=2.0)
     line.join(barred)
     line.join(free)
-    assert line.next(Counter(), may_run=lambda stream: stream is not barred) is free
+    assert line.in_order(Counter(), may_run=lambda stream: stream is not barred) == [free]
 
 
 def test_a_line_too_long_loses_the_newest_of_the_tenant_that_fills_it() -> None:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 import torch
-from draftwire.cloud_verifier.targets.kv_cache import KvCache, LayerShape
+from draftwire.cloud_verifier.targets.kv_cache import KvCache
+from draftwire.cloud_verifier.targets.slot_pool import LayerShape
 from draftwire.cloud_verifier.targets.target import OutOfKvMemoryError
 from draftwire.protocol.errors import InvalidParameterError
 
 LAYERS = [LayerShape(kv_heads=2, key_dim=4, value_dim=6, window=None), LayerShape(3, 4, 4, 8)]
 TOKEN_BYTES = 4 * (2 * (4 + 6) + 3 * (4 + 4))
+WIDEST_BYTES = 4 * 3 * 4  # of a token in one tensor: what may be held twice
 
 
 @pytest.fixture
@@ -137,18 +142,40 @@ def test_more_than_a_stream_may_hold_cannot_be_restored(cache: KvCache) -> None:
     assert cache.length(1) == 50
 
 
-def of_budget(tokens: int) -> KvCache:
-    budget = tokens * TOKEN_BYTES
-    return KvCache(LAYERS, max_length=1000, dtype=torch.float32, device=torch.device("cpu"), budget=budget)
+def of_budget(tokens: int, *, max_length: int = 1000) -> KvCache:
+    """Memory for so many tokens, and for one tensor to be held twice while a pool changes its size."""
+    budget = tokens * (TOKEN_BYTES + WIDEST_BYTES)
+    return KvCache(LAYERS, max_length=max_length, dtype=torch.float32, device=torch.device("cpu"), budget=budget)
 
 
-def test_a_budget_is_never_exceeded_and_what_does_not_fit_changes_nothing() -> None:
-    cache = of_budget(1000)
-    opened = 3  # 256 tokens each, and while the pool grows one layer's old copy
+class Allocations:
+    """Every tensor that was made and is still held; the fault that allocating is to meet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = 0
+        self.fail_after: int | None = None
+        self._held: list[weakref.ref[torch.Tensor]] = []
+        self._zeros = torch.zeros
+        monkeypatch.setattr(torch, "zeros", self._make)
+
+    def _make(self, *sizes: Any, **options: Any) -> torch.Tensor:
+        tensor = self._zeros(*sizes, **options)
+        if self.fail_after is not None and tensor.nbytes:
+            if not self.fail_after:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+            self.fail_after -= 1
+        self._held = [held for held in self._held if held() is not None] + [weakref.ref(tensor)]
+        self.most = max(self.most, sum(held.nbytes for ref in self._held if (held := ref()) is not None))
+        return tensor
+
+
+def test_a_budget_is_never_exceeded_and_what_does_not_fit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, allocations = of_budget(1000), Allocations(monkeypatch)
+    opened = 3  # 256 tokens each
     for stream in range(1, opened + 1):
-        cache.open(stream, 200)
+        cache.open(stream, 1000)
         fill(cache, stream, 100)
-        assert cache.nbytes <= 1000 * TOKEN_BYTES
+    assert not cache.fits(1)
     with pytest.raises(OutOfKvMemoryError):
         cache.open(4, 200)
     with pytest.raises(OutOfKvMemoryError):
@@ -156,43 +183,151 @@ def test_a_budget_is_never_exceeded_and_what_does_not_fit_changes_nothing() -> N
     for stream in range(1, opened + 1):
         assert_holds(cache, stream)
     cache.close(2)
+    assert cache.fits(200)
     cache.open(9, 200)
-    assert cache.nbytes <= 1000 * TOKEN_BYTES
+    assert cache.budget is not None
+    assert allocations.most <= cache.budget
 
 
-def test_free_slots_of_one_pool_make_room_in_another() -> None:
-    cache = of_budget(1600)
-    for stream in range(1, 6):
+def test_free_slots_of_one_pool_make_room_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, allocations = of_budget(1600), Allocations(monkeypatch)
+    for stream in range(1, 7):
         cache.open(stream, 500)
         fill(cache, stream, 10)
     for stream in (1, 2):
         cache.close(stream)
     cache.open(8, 500, room=300)
     assert cache.place(8)[0].room == 512
-    assert cache.nbytes <= 1600 * TOKEN_BYTES
+    assert cache.budget is not None
+    assert allocations.most <= cache.budget
+
+
+def test_a_stream_by_itself_grows_in_all_that_the_budget_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, allocations = of_budget(2600, max_length=8000), Allocations(monkeypatch)
+    cache.open(1, cache.max_length)
+    for length in range(50, 2601, 50):
+        fill(cache, 1, length)
+        assert_holds(cache, 1)
+    assert cache.nbytes == 2600 * TOKEN_BYTES
+    assert cache.budget is not None
+    assert allocations.most <= cache.budget
+    cache.close(1)
+    assert cache.nbytes == 0
+
+
+def test_to_the_last_byte_of_the_budget_it_comes_by_being_opened_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, allocations = of_budget(2640, max_length=8000), Allocations(monkeypatch)
+    assert cache.budget == 3360 * TOKEN_BYTES
+    assert cache.max_length == 3360
+    cache.open(1, 3360, room=2600)
+    fill(cache, 1, 2640)
+    with pytest.raises(OutOfKvMemoryError):  # not even one tensor of it can be held twice
+        cache.reserve(1, 2641)
+    assert_holds(cache, 1)
+    cache.close(1)
+    assert cache.fits(3360)
+    cache.open(1, 3360, room=2641)
+    fill(cache, 1, 3360)
+    assert not cache.fits(1)
+    with pytest.raises(OutOfKvMemoryError):
+        cache.open(2, 1)
+    with pytest.raises(OutOfKvMemoryError):
+        cache.save(1, 0, 1)
+    assert allocations.most == cache.budget
+    cache.close(1)
+    assert cache.nbytes == 0
+
+
+def test_a_stream_that_does_not_fit_twice_moves_beside_others_that_stay() -> None:
+    cache = of_budget(1800)
+    cache.open(1, 500, room=500)
+    fill(cache, 1, 500)
+    for stream in (2, 3):
+        cache.open(stream, 500)
+        fill(cache, stream, 200)
+    cache.close(3)
+    cache.open(4, 1000, room=500)
+    fill(cache, 4, 512)
+    cache.close(1)
+    cache.open(5, 1000, room=999)
+    fill(cache, 5, 7)
+    with pytest.raises(OutOfKvMemoryError):
+        cache.reserve(4, 513)
+    cache.close(5)
+    cache.reserve(4, 513)
+    assert_holds(cache, 2)
+    assert_holds(cache, 4)
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_machine_with_less_memory_than_the_budget_loses_one_stream_at_most(
+    monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    cache, allocations = of_budget(1400), Allocations(monkeypatch)
+    cache.open(2, 1000)
+    fill(cache, 2, 200)
+    cache.open(1, 1000, room=300)
+    fill(cache, 1, 500)
+    allocations.fail_after = after  # of the four tensors of the new pool
+    with pytest.raises(OutOfKvMemoryError):
+        cache.reserve(1, 600)
+    allocations.fail_after = None
+    assert cache.length(1) == (0 if after else 500)
+    assert_holds(cache, 2)
+    assert_holds(cache, 1)
+    cache.rollback(1, 0)
+    fill(cache, 1, 20)
+    assert_holds(cache, 1)
+    cache.close(1)
+    assert cache.nbytes == 256 * TOKEN_BYTES
+    cache.open(3, 1000, room=600)
+    fill(cache, 3, 600)
+    assert_holds(cache, 2)
+    for stream in (2, 3):
+        cache.close(stream)
+    assert cache.nbytes == 0
 
 
 def test_saved_tokens_are_within_the_budget_too() -> None:
-    cache = of_budget(300)
+    cache = of_budget(556)
     cache.open(1, 200)
+    cache.open(2, 200)
     fill(cache, 1, 100)
-    block = cache.save(1, 0, 44)
+    cache.close(2)
+    block = cache.save(1, 0, 100)
+    more = [cache.save(1, 0, 100), cache.save(1, 0, 100)]
     with pytest.raises(OutOfKvMemoryError):
         cache.save(1, 44, 45)
-    cache.release(block)
+    assert cache.fits(256), "blocks can be released"
+    with pytest.raises(OutOfKvMemoryError):
+        cache.open(2, 200)
+    for saved in (block, *more):
+        cache.release(saved)
+    cache.open(2, 200)
     cache.save(1, 44, 45)
 
 
 def test_a_budget_below_the_longest_stream_shortens_it() -> None:
-    assert of_budget(700).max_length == 700
-    cache = of_budget(700)
+    cache = of_budget(550)
+    assert cache.max_length == 700
     cache.open(1, 700, room=600)
     fill(cache, 1, 700)
     assert_holds(cache, 1)
     with pytest.raises(InvalidParameterError, match="capacity"):
         cache.open(2, 701)
-    with pytest.raises(InvalidParameterError, match="kv_memory"):
-        of_budget(255)
+    assert of_budget(1000).max_length == 1000
+
+
+def test_a_budget_that_is_too_little_is_refused_with_the_least_that_does() -> None:
+    least = 512 * (TOKEN_BYTES + WIDEST_BYTES)
+    with pytest.raises(InvalidParameterError, match=rf"kv_memory: .* 2 streams of 256 tokens take {least},.* 1M"):
+        of_budget(511)
+    cache = of_budget(512)
+    for stream in (1, 2):
+        cache.open(stream, 200)
+    with pytest.raises(InvalidParameterError, match=f"take {2 * 10 * (TOKEN_BYTES + WIDEST_BYTES)}"):
+        of_budget(19, max_length=10)
+    assert of_budget(20, max_length=10).max_length == 10
 
 
 def test_unknown_streams_are_refused(cache: KvCache) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from draftwire.cloud_verifier.targets.kv_cache import KvCache, LayerShape
+from draftwire.cloud_verifier.targets.kv_cache import KvCache
 from draftwire.cloud_verifier.targets.ragged_batch import RaggedBatch
+from draftwire.cloud_verifier.targets.slot_pool import LayerShape
 from draftwire.cloud_verifier.targets.target import Block
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from draftwire.cloud_verifier.targets.table_target import TableTarget
-from draftwire.cloud_verifier.targets.target import Block, Target
+from draftwire.cloud_verifier.targets.target import Block, OutOfKvMemoryError, Target
 from draftwire.protocol.errors import InvalidParameterError
 from draftwire.protocol.fingerprint import vocabulary_fingerprint
 from tokenizers import Tokenizer
@@ -51,6 +51,27 @@ def test_rollback_and_what_was_saved_change_what_is_held() -> None:
     target.close(2)
     with pytest.raises(InvalidParameterError, match="not open"):
         target.length(2)
+
+
+def test_room_once_given_is_the_streams_until_it_is_closed() -> None:
+    target = TableTarget(kv_budget=50)
+    target.open(1, 60, room=30)
+    assert target.kv_bytes == 30
+    assert (target.fits(20), target.fits(21)) == (True, False)
+    with pytest.raises(OutOfKvMemoryError):
+        target.open(2, 60, room=21)
+    target.open(2, 60, room=10)
+    target.step([Block(1, 0, [1] * 40)])
+    target.rollback(1, 5)
+    assert target.kv_bytes == 50
+    with pytest.raises(OutOfKvMemoryError):
+        target.step([Block(1, 5, [1]), Block(2, 0, [1] * 11)])
+    assert (target.length(1), target.length(2)) == (5, 0)
+    target.close(1)
+    target.step([Block(2, 0, [1] * 10)])
+    target.save(2, 0, 5)
+    assert target.kv_bytes == 15
+    assert (target.fits(40), target.fits(41)) == (True, False), "what was saved can be forgotten"
 
 
 def test_eos_bias_and_padding() -> None:

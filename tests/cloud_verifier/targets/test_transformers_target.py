@@ -163,8 +163,9 @@ def test_restoring_more_than_a_stream_may_hold_changes_nothing(llama: Streams) -
 def test_a_budget_shortens_the_context_and_is_never_exceeded(make_model: MakeModel, plain_logits: PlainLogits) -> None:
     folder = make_model("llama")
     per_token = TransformersTarget.load(folder)._cache.token_bytes
+    per_token += per_token // 4  # two layers' keys and values are four tensors, and one may be held twice
     target = TransformersTarget.load(folder, kv_memory=600 * per_token)
-    assert target.info.max_context == 600
+    assert target.info.max_context == 750
     streams = Streams(target, folder, plain_logits)
     streams.open(1, 200)
     streams.open(2, 200)
