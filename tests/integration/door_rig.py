@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from draftwire.cloud_verifier.engine.engine import Engine
+from draftwire.cloud_verifier.engine.scheduler import Scheduler
 from draftwire.cloud_verifier.guardrails.guardrails import Guardrails
 from draftwire.cloud_verifier.service.config import Config, DoorLimits, KeyRules
+from draftwire.cloud_verifier.service.door import Door
 from draftwire.cloud_verifier.service.doorkeeper import Doorkeeper
 from draftwire.cloud_verifier.service.http import Route
 from draftwire.cloud_verifier.service.keys import hash_key
@@ -48,17 +50,25 @@ async def guarded_verifier(
     *,
     target: Target | None = None,
     routes: Sequence[Route] = (),
+    make_routes: Callable[[Engine, Target, Limits], Sequence[Route]] | None = None,
     guardrails: Guardrails | None = None,
+    scheduler: Scheduler | None = None,
 ) -> AsyncIterator[GuardedVerifier]:
-    """Serve until the block ends."""
+    """Serve until the block ends; ``make_routes`` makes endpoints that need the engine.
+
+    The rules about drafts are those of ``config`` unless other ``guardrails`` are given.
+    """
     target = target or endless_table()
     limits = Limits(max_context=4000, max_streams=16, max_message_bytes=65536, max_draft_tokens=64, max_backlog=64)
     refused: list[str] = []
-    doorkeeper = Doorkeeper(config, refused=refused.append)
-    guardrails = guardrails or Guardrails()
-    engine = Engine(target, limits=limits, observer=guardrails.observer, speculation=guardrails.decide)
+    door = Door(lambda: config or Config(), refused=refused.append)
+    doorkeeper, guardrails = door.doorkeeper, guardrails or door.guardrails
+    engine = Engine(
+        target, limits=limits, scheduler=scheduler, observer=guardrails.observer, speculation=guardrails.decide
+    )
     engine.start()
-    server = VerifierServer(engine, target, limits=limits, doorkeeper=doorkeeper, routes=routes)
+    more = [*routes, *(make_routes(engine, target, limits) if make_routes else ())]
+    server = VerifierServer(engine, target, limits=limits, doorkeeper=doorkeeper, routes=more)
     try:
         async with server.listening("127.0.0.1", 0) as port:
             url = f"ws://127.0.0.1:{port}"

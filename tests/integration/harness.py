@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,6 +18,7 @@ from draftwire.cloud_verifier.engine.scheduler import Plan, Scheduler
 from draftwire.cloud_verifier.engine.stream import VerifierStream
 from draftwire.cloud_verifier.operations.operations import Operations
 from draftwire.cloud_verifier.service.doorkeeper import Doorkeeper
+from draftwire.cloud_verifier.service.health import Health
 from draftwire.cloud_verifier.service.http import Route
 from draftwire.cloud_verifier.service.server import VerifierServer
 from draftwire.cloud_verifier.targets.table_target import TableTarget
@@ -33,7 +34,6 @@ from draftwire.protocol.messages import (
     Limits,
     Message,
     Open,
-    Opened,
     Policy,
     Welcome,
 )
@@ -78,6 +78,13 @@ class RunningVerifier:
     engine: Engine
     target: Any
     limits: Limits
+    doorkeeper: Doorkeeper = field(default_factory=Doorkeeper)
+
+    async def until_inside(self, count: int) -> None:
+        """Wait until the server knows of so many connections and calls, no more and no less."""
+        async with asyncio.timeout(GRACE):
+            while self.doorkeeper.connections != count:
+                await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -88,6 +95,8 @@ async def running_verifier(
     max_context: int | None = None,
     max_message_bytes: int = 64 * 1024,
     max_backlog: int = 64,
+    most_waiting: int = 0,
+    stall_seconds: float = 30.0,
     scheduler: Scheduler | None = None,
     operations: Operations | None = None,
     doorkeeper: Doorkeeper | None = None,
@@ -102,19 +111,26 @@ async def running_verifier(
         max_backlog=max_backlog,
     )
     engine = Engine(
-        target, limits=limits, scheduler=scheduler, observer=operations.observer if operations is not None else None
+        target,
+        limits=limits,
+        scheduler=scheduler,
+        observer=operations.observer if operations is not None else None,
+        most_waiting=most_waiting,
+        wait_seconds=GRACE,
     )
     engine.start()
     if operations is not None:
         operations.watch(engine)
     more = [*(operations.routes if operations is not None else ()), *(routes(engine, target, limits) if routes else ())]
-    server = VerifierServer(engine, target, limits=limits, doorkeeper=doorkeeper, routes=more)
+    doorkeeper = doorkeeper or Doorkeeper()
+    health = Health(engine, stall_seconds=stall_seconds)
+    server = VerifierServer(engine, target, limits=limits, doorkeeper=doorkeeper, routes=more, health=health)
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         port = int(runner.addresses[0][1])
-        yield RunningVerifier(f"ws://127.0.0.1:{port}", port, engine, target, limits)
+        yield RunningVerifier(f"ws://127.0.0.1:{port}", port, engine, target, limits, doorkeeper)
     finally:
         if isinstance(target, HeldTarget):
             target.let_go()
@@ -278,9 +294,11 @@ class RawClient:
         self.bytes_down: list[int] = []
 
     @classmethod
-    async def connect(cls, verifier: RunningVerifier, *, fingerprint: bytes | None = None) -> Self:
+    async def connect(
+        cls, verifier: RunningVerifier, *, fingerprint: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Self:
         """Connect and shake hands; by default with the target's own fingerprint."""
-        client = cls(await Transport.connect(verifier.url))
+        client = cls(await Transport.connect(verifier.url, headers=headers))
         await client.send(
             Hello(
                 version=PROTOCOL_VERSION,
@@ -322,20 +340,21 @@ class RawClient:
 
     async def follow(self, stream: int) -> tuple[list[int], End | Error]:
         """Tokens of a stream without drafts, until it is over; other streams' messages are skipped."""
-        tokens: list[int] = []
-        while True:
-            message = await self.receive()
-            if getattr(message, "stream", None) != stream:
-                continue
-            match message:
-                case Commit():
+        return (await self.follow_all(stream))[stream]
+
+    async def follow_all(self, *streams: int) -> dict[int, tuple[list[int], End | Error]]:
+        """The same of several at once, until all of them are over."""
+        tokens: dict[int, list[int]] = {stream: [] for stream in streams}
+        ended: dict[int, End | Error] = {}
+        while len(ended) < len(tokens):
+            match await self.receive():
+                case Commit(stream=stream) as message if stream in tokens:
                     assert message.accepted == 0
                     assert message.token is not None
-                    tokens.append(message.token)
-                case End() | Error():
-                    return tokens, message
-                case Opened():
-                    pass
+                    tokens[stream].append(message.token)
+                case (End(stream=stream) | Error(stream=stream)) as message if stream in tokens:
+                    ended[stream] = message
+        return {stream: (tokens[stream], ended[stream]) for stream in streams}
 
     async def __aenter__(self) -> Self:
         return self

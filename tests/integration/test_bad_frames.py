@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import math
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -173,21 +174,22 @@ STREAM_FAULTS: dict[str, tuple[bytes, int, ErrorCode, str]] = {
     ),
     "a prompt beyond the context": (frame(opening(tokens=(1,) * 597)), 2, ErrorCode.PROMPT_TOO_LONG, "600"),
     "half an OPEN": (frame(opening())[:-3], 2, ErrorCode.MALFORMED_FRAME, ""),
-    "a NaN temperature": (
-        frame(opening(force={"temperature": float("nan")})),
-        2,
-        ErrorCode.INVALID_PARAMETER,
-        "temperature",
-    ),
-    "a top_p of 2": (frame(opening(force={"top_p": 2.0})), 2, ErrorCode.INVALID_PARAMETER, "top_p"),
-    "a negative min_p": (frame(opening(force={"min_p": -0.5})), 2, ErrorCode.INVALID_PARAMETER, "min_p"),
-    "a penalty of 0": (
-        frame(opening(force={"repetition_penalty": 0.0})),
-        2,
-        ErrorCode.INVALID_PARAMETER,
-        "repetition_penalty",
-    ),
     "a stop id out of range": (frame(opening(stop_ids=(24,)), vocabulary=32), 2, ErrorCode.MALFORMED_FRAME, "24"),
+}
+
+PARAMETER_FAULTS: dict[str, tuple[float, ...]] = {
+    "temperature": (-1.0, 101.0, math.nan, math.inf),
+    "top_p": (-1.0, 0.0, 2.0, math.nan),
+    "min_p": (-0.5, 2.0, math.nan),
+    "repetition_penalty": (-1.0, 0.0, 101.0, math.nan),
+    "presence_penalty": (-3.0, 3.0, math.nan),
+    "frequency_penalty": (-3.0, 3.0, -math.inf),
+}
+
+STREAM_FAULTS |= {
+    f"a {field} of {value}": (frame(opening(force={field: value})), 2, ErrorCode.INVALID_PARAMETER, f"{field}: must be")
+    for field, values in PARAMETER_FAULTS.items()
+    for value in values
 }
 
 
@@ -304,20 +306,29 @@ async def test_drafts_for_streams_that_are_over_are_dropped(verifier: RunningVer
         assert (await client.follow(second))[0] == list(reference_tokens(verifier.target, PROMPT, 5))
 
 
-async def test_a_client_that_drafts_without_end(held: RunningVerifier) -> None:
-    """The backlog is bounded: more than was agreed ends the stream with the limit in words."""
+@pytest.mark.parametrize("last", [25, 26], ids=["as much as was agreed", "a token more"])
+async def test_a_client_that_drafts_without_end(last: int, held: RunningVerifier) -> None:
+    """The backlog is bounded. All of it is right, so that the path stays alive: 64 tokens may follow the first step."""
+    text = reference_tokens(held.target, PROMPT, 100)
     async with await RawClient.connect(held) as client:
-        await client.open(PROMPT, max_tokens=500, drafting=True)
+        stream = await client.open(PROMPT, max_tokens=100, drafting=True)
         await held.target.until(lambda: held.target.entered == 1)
-        for index in range(3):
-            await client.send(draft(start=3 + 40 * index, token_ids=(4,) * 40))
+        for begin, end in ((0, 40), (40, 40 + last)):
+            await client.send(draft(start=3 + begin, token_ids=text[begin:end]))
         await client.transport.ping()
         held.target.let_go()
         message = await client.receive()
         while not isinstance(message, Error | End):
             message = await client.receive()
-        # Unless the first step has shown the path to be dead already: then the rest of it is dropped.
-        assert isinstance(message, End) or "64" in message.message
+        if last == 25:
+            assert isinstance(message, End)
+            assert message.accepted_tokens > 0
+        else:
+            assert isinstance(message, Error)
+            assert (message.stream, message.code) == (stream, ErrorCode.FRAME_TOO_LARGE)
+            assert message.message == "more than 64 draft tokens are waiting"
+        second = await client.open(PROMPT, max_tokens=30)
+        assert (await client.follow(second))[0] == list(text[:30])
 
 
 # --- below the frames ---------------------------------------------------------------------------------------------

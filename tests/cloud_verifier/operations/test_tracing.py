@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import opentelemetry.semconv._incubating.attributes.gen_ai_attributes as conventions
 import pytest
@@ -14,12 +11,12 @@ from draftwire.cloud_verifier.operations.tracing import Tracing, exporter_from_e
 from draftwire.protocol.errors import InvalidParameterError
 from draftwire.protocol.sampling import SamplingParams
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from .collector import collector
 from .streams import Client, commit, stream_of
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -215,35 +212,6 @@ def test_exporters_by_environment() -> None:
 def test_what_is_not_at_hand_is_refused_by_name(variable: str, value: str) -> None:
     with pytest.raises(InvalidParameterError, match=f"^{variable}: '{value}' is not at hand; use "):
         exporter_from_environment({variable: value})
-
-
-@contextlib.contextmanager
-def collector(*, held: threading.Event | None = None) -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """A server that takes spans over HTTP, and answers when it is no longer ``held``."""
-    taken: list[ExportTraceServiceRequest] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/v1/traces"
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            taken.append(ExportTraceServiceRequest.FromString(body))
-            if held is not None:
-                held.wait(60)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", taken
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_spans_reach_a_collector_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
