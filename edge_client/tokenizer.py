@@ -84,8 +84,13 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InvalidParameterError("text", f"must be a string, not {type(text).__name__}")
         try:
+            text.encode()
             ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except Exception as error:  # lone surrogates, and whatever else the library has no token for
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):04x}, a lone surrogate"
+            problem = f"has half a character ({half}) at position {error.start}; give whole characters"
+            raise InvalidParameterError("text", problem) from None
+        except Exception as error:  # whatever else the library has no token for
             raise InvalidParameterError("text", f"cannot be encoded ({str(error)[:200]})") from error
         return ids
 

@@ -201,7 +201,7 @@ def _refusal(
     if status == 400 and b"subprotocol" in body:
         return VersionMismatchError(f"the verifier at {url} does not speak {SUBPROTOCOL}; update the older end")
     if status == 404:
-        return VerifierRefusedError(f"{url} is not a verifier (404); check host, port and path")
+        return VerifierRefusedError(_not_there(url))
     if status == 503:
         problem = f"the verifier at {url} is not ready (503); try again soon"
     elif status == 429:
@@ -209,6 +209,16 @@ def _refusal(
     else:
         problem = f"{url} refused the connection with status {status}; check the address"
     return VerifierRefusedError(problem, retryable=passes(status), retry_after=retry_after)
+
+
+def _not_there(url: str) -> str:
+    path = urlsplit(websocket_url(url)).path
+    if path == VERIFY_PATH:
+        return f"{url} is not a verifier (404); check host and port"
+    if path.startswith(f"{VERIFY_PATH}/"):
+        route = path.removeprefix(f"{VERIFY_PATH}/")
+        return f"there is no route {route!r} at {url} (404); leave it out, or have the verifier set it up"
+    return f"there is no verifier at the path {path} of {url} (404); leave it out for {VERIFY_PATH}"
 
 
 def _no_handshake(url: str, error: Exception) -> VerifierUnreachableError | VerifierRefusedError:

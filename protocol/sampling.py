@@ -99,9 +99,13 @@ class SamplingParams:
 
 
 def _real(name: str, value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value := _float(value)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidParameterError(name, f"must be {what}, not {value!r}")
-    return value
+    number = _float(value)
+    if not math.isfinite(number):
+        shown = "NaN" if math.isnan(number) else "a number beyond all bounds"
+        raise InvalidParameterError(name, f"must be {what}, not {shown}")
+    return number
 
 
 def _float(value: int | float) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .stream import VerifierStream
+from .stream import PARTIES, Party, VerifierStream
 
 __all__ = ["LEAST_SHARE", "choose_drafts", "share_prompts"]
 
@@ -85,8 +85,8 @@ def _gains(stream: VerifierStream, most: int) -> list[float]:
 
 
 def share_prompts(streams: Sequence[VerifierStream], *, tokens: int) -> list[int]:
-    """How many prompt tokens each stream reads: equal shares for tenants, for the clients of each, and first come
-    first served within a client.
+    """How many prompt tokens each stream reads: equal shares for tenants, for the addresses of each, for the owners of
+    those, and first come first served within an owner.
 
     What one does not need goes to the others. A share has at least ``LEAST_SHARE`` tokens, because each stream costs
     something by itself; where there are more to share than that allows, those go first whose turn is longest ago.
@@ -96,31 +96,26 @@ def share_prompts(streams: Sequence[VerifierStream], *, tokens: int) -> list[int
         tokens: to be read in all.
     """
     given: dict[int, int] = {}
-    _deal(streams, tokens, (lambda stream: stream.owner.tenant, lambda stream: id(stream.owner)), given)
+    _deal(streams, tokens, 0, given)
     return [given.get(id(stream), 0) for stream in streams]
 
 
-def _deal(
-    streams: Sequence[VerifierStream],
-    tokens: int,
-    levels: Sequence[Callable[[VerifierStream], Hashable]],
-    given: dict[int, int],
-) -> None:
-    if not levels:
+def _deal(streams: Sequence[VerifierStream], tokens: int, level: int, given: dict[int, int]) -> None:
+    if level == PARTIES:
         for stream in streams:
             given[id(stream)] = min(_unread([stream]), tokens)
             tokens -= given[id(stream)]
         return
-    groups: dict[Hashable, list[VerifierStream]] = {}
+    groups: dict[Party, list[VerifierStream]] = {}
     for stream in streams:
-        groups.setdefault(levels[0](stream), []).append(stream)
+        groups.setdefault(stream.parties[level], []).append(stream)
     waiting = sorted(groups.values(), key=lambda group: max(stream.read_at for stream in group))
     while tokens > 0 and waiting:
         count = max(1, tokens // LEAST_SHARE)
         served, waiting = sorted(waiting[:count], key=_unread), waiting[count:]
         for others, group in zip(range(len(served), 0, -1), served, strict=True):
             share = min(tokens // others, _unread(group))
-            _deal(group, share, levels[1:], given)
+            _deal(group, share, level + 1, given)
             tokens -= share
 
 

@@ -67,7 +67,7 @@ class Lifecycle:
                 outbox.setdefault(stream.owner, []).append(Opened(stream=stream.request.stream, cached=stream.cached))
                 self._observer.opened(stream, waited=now - stream.opened_at)
         for stream in self._roster.line.overdue(now):
-            self.reject(stream, self._busy(), outbox)
+            self.reject(stream, self._busy(stream), outbox)
 
     # --- what clients ask for -----------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Lifecycle:
         self._roster.join(stream)
         self.fill_places(stream.opened_at, outbox)
         while (leaver := self._roster.line.excess()) is not None:
-            self.reject(leaver, self._busy(), outbox)
+            self.reject(leaver, self._busy(leaver), outbox)
         if stream.slot is None and stream.key in self._roster:
             self._observer.waiting(owner)
 
@@ -158,12 +158,22 @@ class Lifecycle:
         outbox.setdefault(key[0], []).append(frame)
         self._observer.refused(key[0], frame.code.name.lower())
 
-    def _busy(self) -> BusyError:
-        full = len(self._roster.running) >= self._limits.max_streams
-        reason = f"all {self._limits.max_streams} streams are in use" if full else "no memory for another stream"
+    def _busy(self, stream: VerifierStream) -> BusyError:
+        running, most, tenant = self._roster.running, self._limits.max_streams, stream.owner.tenant
+        its_own = sum(other.owner.tenant == tenant for other in running)
+        if tenant.max_streams is not None and its_own >= tenant.max_streams:
+            reason = _all_taken(tenant.max_streams, " that you may have")
+        elif len(running) >= most:
+            reason = _all_taken(most)
+        else:
+            reason = "there is no memory for another stream now"
         return BusyError(f"{reason}; try again later", code=ErrorCode.BUSY)
 
     def retry_after_ms(self) -> int:
         """When coming again is worth while."""
         places = max(1, len(self._roster.running))
         return round(1000 * self._turnover.wait(ahead=len(self._roster.line), places=places))
+
+
+def _all_taken(count: int, which: str = "") -> str:
+    return f"the one stream{which} is in use" if count == 1 else f"all {count} streams{which} are in use"

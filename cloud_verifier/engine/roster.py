@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from ...protocol.errors import DraftwireError
 from ..targets.target import OutOfKvMemoryError, Target
 from .prefix_cache import BLOCK_TOKENS, PrefixCache
-from .stream import Key, VerifierStream
-from .tenant import Tenant
+from .stream import PARTIES, Key, Party, VerifierStream
 from .waiting_line import WaitingLine
 
 __all__ = ["PrefixCounters", "Room", "Roster", "Seating"]
@@ -114,10 +113,11 @@ class Roster:
         What the target says against a stream concerns that stream alone: it comes with the stream, which is out of
         the line then.
         """
-        running = Counter[Tenant](stream.owner.tenant for stream in self.running)
-        if running.total() >= self._places:
+        running = self.running
+        if not self.line or len(running) >= self._places:
             return None
-        for stream in self.line.in_order(running, may_run=lambda waiting: _within_share(waiting, running)):
+        places = Counter[Party](party for stream in running for party in stream.parties)
+        for stream in self.line.in_order(places, may_run=lambda waiting: _within_share(waiting, places)):
             fault: Exception | None = None
             try:
                 if not self._take_place(stream):
@@ -227,16 +227,19 @@ class Roster:
         return "" if self._share_prefixes else stream.owner.tenant.name
 
 
-def _within_share(stream: VerifierStream, running: Counter[Tenant]) -> bool:
+def _within_share(stream: VerifierStream, places: Counter[Party]) -> bool:
     most = stream.owner.tenant.max_streams
-    return most is None or running[stream.owner.tenant] < most
+    return most is None or places[stream.parties[0]] < most
 
 
 def _gives_way(running: list[VerifierStream]) -> VerifierStream:
-    """Who has to wait so that the others can go on: a tenant's only stream just when each has but one."""
-    places = Counter(stream.owner.tenant for stream in running)
-    several = [stream for stream in running if places[stream.owner.tenant] > 1]
-    held = Counter[Tenant]()
-    for stream in several:
-        held[stream.owner.tenant] += len(stream.sequence)
-    return max(reversed(several or running), key=lambda stream: (held[stream.owner.tenant], stream.opened_at))
+    """Who has to wait so that the others can go on: a party's only stream just when each of its kind has but one."""
+    for level in range(PARTIES):
+        groups: dict[Party, list[VerifierStream]] = {}
+        for stream in running:
+            groups.setdefault(stream.parties[level], []).append(stream)
+        several = [group for group in groups.values() if len(group) > 1]
+        if not several:
+            break
+        running = max(several, key=lambda group: sum(len(stream.sequence) for stream in group))
+    return max(reversed(running), key=lambda stream: stream.opened_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -17,7 +17,7 @@ from .rhythm import Due, Rhythm
 from .speculation import Speculation
 from .tenant import ANYBODY, Tenant
 
-__all__ = ["Arrival", "Key", "Owner", "StreamCounters", "VerifierStream", "Work"]
+__all__ = ["PARTIES", "Arrival", "Key", "Owner", "Party", "StreamCounters", "VerifierStream", "Work"]
 
 
 class Owner(Protocol):
@@ -25,12 +25,14 @@ class Owner(Protocol):
 
     Attributes:
         tenant: whose streams they are.
+        address: where it is, as one of many that share a tenant; empty where that is not known.
         route: the traffic class that was asked for; empty for none.
         request_id: names it in logs and traces.
         traceparent: the W3C trace context it came with; empty for none.
     """
 
     tenant: Tenant = ANYBODY
+    address: str = ""
     route: str = ""
     request_id: str = ""
     traceparent: str = ""
@@ -41,6 +43,12 @@ class Owner(Protocol):
 
 Key: TypeAlias = tuple[Owner, int]
 """An owner, and the id that it gave its stream."""
+
+Party: TypeAlias = tuple[Hashable, ...]
+"""Whoever shares the verifier with others of its kind; see :attr:`VerifierStream.parties`."""
+
+PARTIES = 3
+"""Kinds of them."""
 
 
 @dataclass(slots=True)
@@ -128,6 +136,12 @@ class VerifierStream:
     def key(self) -> Key:
         """Its name in the engine."""
         return (self.owner, self.request.stream)
+
+    @property
+    def parties(self) -> tuple[Party, Party, Party]:
+        """Whose it is: a tenant's, of those an address's, of those an owner's. Places and time are shared so."""
+        tenant, address = self.owner.tenant, self.owner.address
+        return (tenant,), (tenant, address), (tenant, address, id(self.owner))
 
     @property
     def drafting(self) -> bool:

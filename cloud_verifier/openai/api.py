@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...protocol.errors import DraftwireError, InvalidParameterError, ModelNotFoundError
-from ...protocol.messages import Limits, Open
+from ...protocol.messages import Error, Limits, Open
 from ..engine.engine import Engine
 from ..service.catalog import model_card
 from ..service.http import Call, Reply, Route, json_reply
@@ -78,15 +78,18 @@ class OpenAiApi:
         try:
             self._check_model(call.path.removeprefix(_MODELS))
         except DraftwireError as error:
-            return Problem.of(error).reply()
+            return _refused(call, error).reply()
         return json_reply(model_card(self._info, max_context=self._limits.max_context))
 
     async def _answer(self, endpoint: Endpoint, call: Call) -> Reply:
         try:
             read = partial(self._read, endpoint, call.body)
             asked = read() if len(call.body) <= _INLINE_BYTES else await asyncio.to_thread(read)
-            return await self._generate(endpoint, call, asked)
         except DraftwireError as error:
+            return _refused(call, error).about(endpoint.prompt_field).reply()
+        try:
+            return await self._generate(endpoint, call, asked)
+        except DraftwireError as error:  # who raises it counts it
             problem = Problem.of(error)
         except GenerationError as error:
             problem = error.problem
@@ -167,3 +170,10 @@ class OpenAiApi:
                     Choice(index=len(choices), decoder=self._vocabulary, prompt_ids=prompt, stops=options.stops)
                 )
         return requests, choices
+
+
+def _refused(call: Call, error: DraftwireError) -> Problem:
+    """What was wrong with a call, and counts it: nobody else has seen it."""
+    missing = isinstance(error, ModelNotFoundError)
+    call.visitor.refused("model_not_found" if missing else Error.of(None, error).code.name.lower())
+    return Problem.of(error)

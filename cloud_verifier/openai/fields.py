@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ...protocol.errors import InvalidParameterError
 
-__all__ = ["Fields", "read_json", "shown", "whole_number"]
+__all__ = ["Fields", "check_text", "read_json", "shown", "whole_number"]
 
 _SHOWN = 60
 
@@ -24,8 +24,10 @@ def read_json(body: bytes) -> dict[str, object]:
         raise InvalidParameterError("body", "is not UTF-8; send JSON in UTF-8") from None
     except RecursionError:
         raise InvalidParameterError("body", "is nested too deeply; send flatter JSON") from None
-    except ValueError as error:  # JSON, or a number of thousands of digits
+    except json.JSONDecodeError as error:
         raise InvalidParameterError("body", f"is not JSON: {' '.join(str(error).split())[:100]}") from None
+    except ValueError:
+        raise InvalidParameterError("body", "holds a number of thousands of digits; send a shorter one") from None
     if not isinstance(value, dict):
         raise InvalidParameterError("body", f"must be a JSON object, not {shown(value)}")
     return value
@@ -112,6 +114,16 @@ class Fields:
         return InvalidParameterError(self.name(field), problem)
 
 
+def check_text(text: str, *, field: str) -> None:
+    """Refuse text with half a character in it, which JSON can say and no tokenizer knows."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        problem = f"has half a character ({half}, a lone surrogate) at position {error.start}; send whole characters"
+        raise InvalidParameterError(field, problem) from None
+
+
 def whole_number(value: object) -> int | None:
     """A whole number, also one written as 5.0; None for anything else."""
     if isinstance(value, float) and value.is_integer():
@@ -123,7 +135,7 @@ def shown(value: object, *, quoted: bool = True) -> str:
     """A value from a request as an error shows it: short, in one line."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_SHOWN:
+    if isinstance(value, int | float) and abs(value) >= 10**_SHOWN:
         return "a number beyond all bounds"
     text = json.dumps(value) if quoted else json.dumps(value)[1:-1]
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

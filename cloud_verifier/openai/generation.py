@@ -47,6 +47,7 @@ class Generation(Owner):
 
     def __init__(self, engine: Engine, visitor: Visitor, requests: Sequence[Open], choices: Sequence[Choice]) -> None:
         self.tenant = visitor.allowance.tenant or visitor.tenant
+        self.address = visitor.address
         self.route = visitor.route
         self.request_id = visitor.request_id
         self.traceparent = visitor.traceparent

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...protocol.errors import InvalidParameterError
 from ...protocol.sampling import SamplingParams
-from .fields import Fields, shown
+from .fields import Fields, check_text, shown
 
 __all__ = ["MOST_STOPS", "Options", "read_max_tokens", "read_options"]
 
@@ -126,6 +126,8 @@ def _stops(fields: Fields) -> tuple[str, ...]:
         raise fields.wrong("stop", f"has {len(stops)} strings; at most {MOST_STOPS} are taken")
     if not all(1 <= len(stop) <= _STOP_CHARACTERS for stop in stops):
         raise fields.wrong("stop", f"has a string that is empty or longer than {_STOP_CHARACTERS} characters")
+    for stop in stops:
+        check_text(stop, field="stop")
     return tuple(stops)
 
 

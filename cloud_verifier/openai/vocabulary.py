@@ -12,6 +12,7 @@ import tokenizers
 
 from ...protocol.errors import InvalidParameterError
 from ..targets.target import Target
+from .fields import check_text
 
 __all__ = ["Vocabulary"]
 
@@ -38,12 +39,13 @@ class Vocabulary:
         """Token ids of a text, with the model's own BOS and the like if ``add_special_tokens``.
 
         Raises:
-            InvalidParameterError: it has none; naming ``field``.
+            InvalidParameterError: it has none, or is no whole text; naming ``field``.
         """
+        check_text(text, field=field)
         try:
             # The library lets other threads run while it encodes a batch, and not while it encodes one text.
             (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
-        except Exception as error:  # lone surrogates, and whatever else the library has no token for
+        except Exception as error:  # whatever the library has no token for
             raise InvalidParameterError(field, f"cannot be encoded ({_one_line(error)})") from error
         return self._some(tuple(encoding.ids), field)
 

@@ -73,8 +73,9 @@ class Allowance:
         wait = self._buckets.take(self._name, rules.requests_per_minute)
         if wait:
             self._refused("requests_per_minute")
+            noun = "request" if rules.requests_per_minute == 1 else "requests"
             raise BusyError(
-                f"more than {rules.requests_per_minute:g} requests a minute; try again in {wait:.1f} s",
+                f"more than {rules.requests_per_minute:g} {noun} a minute; try again in {wait:.1f} s",
                 code=ErrorCode.BUSY,
                 retry_after=wait,
             )

@@ -20,7 +20,8 @@ class DoorLimits:
     """Limits at the door; None is no limit. Those "per key" are per address where no keys are asked for.
 
     Attributes:
-        max_connections: WebSockets and HTTP calls at once.
+        max_connections: WebSockets and HTTP calls at once. Sockets that are neither have places of their own, see
+            :class:`~.entrance.Entrance`.
         max_connections_per_key: of these, each key's.
         max_connections_per_address: of these, each address's; an IPv6 address stands for its /64 network.
         connections_per_minute: WebSockets and HTTP calls begun from one address.
@@ -28,7 +29,8 @@ class DoorLimits:
         max_streams_per_key: streams that one key may have open.
         max_prompt_tokens, max_output_tokens: of one stream.
         idle_seconds: how long a connection may be without a stream; 0 for ever.
-        hello_seconds: how long a new connection has to say HELLO, and a socket to ask for anything.
+        hello_seconds: how long a new connection has to say HELLO, and a socket to ask for anything, a TLS handshake
+            included.
     """
 
     max_connections: int = 512
@@ -99,9 +101,9 @@ class Config:
             max_output_tokens=_given(rules.max_output_tokens, limits.max_output_tokens),
         )
 
-    def tenant(self, name: str) -> Tenant:
+    def tenant(self, name: str, *, address: str = "") -> Tenant:
         """The engine's view of a key's owner."""
-        return Tenant(name=name, max_streams=self.rules_of(name).max_streams)
+        return Tenant(name=name, address=address, max_streams=self.rules_of(name).max_streams)
 
     def with_keys(self, digests: Mapping[str, list[str]]) -> Config:
         """The same with more keys, which join those of the same name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,7 +16,9 @@ from ..targets.target import TargetInfo
 from .http import Visitor
 from .idleness import Idleness
 
-__all__ = ["CAPABILITIES", "Connection"]
+__all__ = ["CAPABILITIES", "Connection", "in_thread_of"]
+
+logger = logging.getLogger(__name__)
 
 CAPABILITIES = Capability.SPARSE_Q | Capability.PREFIXES
 
@@ -44,8 +48,10 @@ class Connection:
         self._info = info
         self._limits = limits
         visitor = visitor or Visitor()
+        self._visitor = visitor
         self.tenant = visitor.tenant
         self._allowance = visitor.allowance
+        self.address = visitor.address
         self.route = visitor.route
         self.request_id = visitor.request_id
         self.traceparent = visitor.traceparent
@@ -63,9 +69,12 @@ class Connection:
 
     def receive(self, data: bytes | str) -> bool:
         """Take one WebSocket message. Returns False when the connection must be closed."""
+        opened_next = self._session.next_stream
         try:
             messages = self._session.receive(data)
         except ProtocolError as error:
+            if error.stream in (None, opened_next):  # others end a stream that was under way, which the engine counts
+                self._visitor.refused(error.code.name.lower())
             return self._refuse(error)
         for message in messages:
             self._take(message)
@@ -167,3 +176,15 @@ class Connection:
     def _note(self) -> None:
         session = self._session
         self.idleness.note(greeted=session.hello is not None, streams=bool(session.live_streams))
+
+
+def in_thread_of(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    """What runs functions in an event loop's thread; may be called from any."""
+
+    def schedule(action: Callable[[], None]) -> None:
+        try:
+            loop.call_soon_threadsafe(action)
+        except RuntimeError:  # the loop has closed under a last message
+            logger.debug("message dropped: the event loop is closed")
+
+    return schedule

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .keys import KnownKey
 
-__all__ = ["Crowd", "Guest", "address_group"]
+__all__ = ["Crowd", "Guest", "address_group", "cancelling"]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +79,16 @@ class Crowd:
             counter[name] -= 1
             if counter[name] <= 0:
                 del counter[name]
+
+
+def cancelling(task: asyncio.Task[Any] | None) -> Callable[[str], None]:
+    """How a guest leaves that is a call under way in a task."""
+
+    def leave(why: str) -> None:
+        if task is not None:
+            task.cancel(why)
+
+    return leave
 
 
 def address_group(address: str) -> str:

@@ -102,17 +102,19 @@ class Doorkeeper:
         self._check_origin(headers)
         key = self._check_key(headers, remote)
         if route and route not in self._config.routes:
-            raise self._refusal("route", 404, f"there is no route {route[:64]!r} here; leave it out, or ask for it")
+            raise self.refusal("route", 404, f"there is no route {route[:64]!r} here; leave it out, or ask for it")
         given = headers.get("x-request-id", "")
         return Visitor(
-            tenant=self._tenant(key),
+            tenant=self._tenant(key, remote),
             remote=remote,
+            address=address_group(remote),
             request_id=given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8),
             traceparent=headers.get("traceparent", "")[:_TRACEPARENT],
             route=route,
             key=key,
+            refused=self._refused,
             allowance=Allowance(
-                tenant=lambda: self._tenant(key),
+                tenant=lambda: self._tenant(key, remote),
                 rules=lambda: self._rules(key),
                 buckets=self._requests,
                 name=_account(key, remote),
@@ -141,12 +143,38 @@ class Doorkeeper:
         self._check_origin(headers)
         return preflight_headers(headers.get("origin", ""), headers, methods=methods)
 
+    def count_refusal(self, why: str) -> None:
+        """Somebody was refused without a word, for a reason that is fixed in the code."""
+        self._refused(why)
+
+    def refusal(self, why: str, status: int, text: str, *, retry_after: float | None = None) -> Refusal:
+        """A refusal, counted; to be raised. ``why`` is fixed in the code."""
+        self._refused(why)
+        return Refusal(status, text, retry_after=retry_after)
+
+    def check_body(self, what: str, length: int, *, most: int) -> None:
+        """Refuse a body before anything is read of it.
+
+        Args:
+            what: is asked for, in words.
+            length: that is declared; 1 where a body of unknown length comes.
+            most: that is taken; 0 where none is.
+        """
+        if length > 0 and not most:
+            raise self.refusal("unexpected_body", 400, f"{what} takes no body; leave it out")
+        if length > most:
+            raise self.too_large(most)
+
+    def too_large(self, most: int) -> Refusal:
+        """Of a body that is more than ``most`` bytes; to be raised."""
+        return self.refusal("body_too_large", 413, f"the request is larger than {most} bytes; shorten it")
+
     # --- the checks ---------------------------------------------------------------------------------------------
 
     def _check_query(self, query: Mapping[str, str]) -> None:
         for name, value in query.items():
             if name.lower().replace("_", "").replace("-", "") in _KEY_FIELDS or self._keys.find(value) is not None:
-                raise self._refusal(
+                raise self.refusal(
                     "key_in_url",
                     400,
                     "an API key in a URL ends up in logs and histories; send it in the header Authorization: "
@@ -156,7 +184,7 @@ class Doorkeeper:
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("origin")
         if origin is not None and not self._allows(origin, headers):
-            raise self._refusal("origin", 403, "pages of this origin may not use this verifier (--allow-origin)")
+            raise self.refusal("origin", 403, "pages of this origin may not use this verifier (--allow-origin)")
 
     def _allows(self, origin: str, headers: Mapping[str, str]) -> bool:
         return is_allowed(origin, host=headers.get("host", ""), listed=self._config.origins, keyed=len(self._keys) > 0)
@@ -172,40 +200,39 @@ class Doorkeeper:
             return key
         wait = self._failures.take(address_group(remote), _FAILURES_PER_MINUTE)
         if wait:
-            raise self._refusal(
+            raise self.refusal(
                 "failed_keys", 429, "too many failed attempts from this address; try again later", retry_after=wait
             )
         logger.warning("%s was refused: %s API key", remote or "somebody", "a wrong" if shown else "no")
         if shown:
-            raise self._refusal("unauthorized", 401, "the API key is not valid; check it")
-        raise self._refusal("unauthorized", 401, "an API key is needed; send it in the header Authorization: Bearer")
+            raise self.refusal("unauthorized", 401, "the API key is not valid; check it")
+        raise self.refusal("unauthorized", 401, "an API key is needed; send it in the header Authorization: Bearer")
 
     def _check_numbers(self, guest: Guest, most: int | None) -> None:
         limits, crowd = self._config.limits, self._crowd
         if len(crowd) >= limits.max_connections:
-            raise self._busy("max_connections", 503, f"all {limits.max_connections} connections are in use")
+            raise self._busy("max_connections", 503, _in_use(limits.max_connections))
         if most is not None and crowd.of_name(guest.name) >= most:
             whose = "this API key" if guest.key is not None else "one address"
-            raise self._busy("max_connections_per_key", 429, f"all {most} connections of {whose} are in use")
+            raise self._busy("max_connections_per_key", 429, _in_use(most, of=f" of {whose}"))
         most = limits.max_connections_per_address
         if most is not None and crowd.of_group(guest.group) >= most:
-            raise self._busy("max_connections_per_address", 429, f"all {most} connections of one address are in use")
+            raise self._busy("max_connections_per_address", 429, _in_use(most, of=" of one address"))
         wait = self._arrivals.take(guest.group, limits.connections_per_minute)
         if wait:
-            text = f"more than {limits.connections_per_minute:g} connections a minute from one address"
+            noun = "connection" if limits.connections_per_minute == 1 else "connections"
+            text = f"more than {limits.connections_per_minute:g} {noun} a minute from one address"
             raise self._busy("connections_per_minute", 429, text, retry_after=wait)
 
     def _busy(self, limit: str, status: int, text: str, *, retry_after: float = _RETRY_SECONDS) -> Refusal:
-        return self._refusal(limit, status, f"{text}; try again later", retry_after=retry_after)
-
-    def _refusal(self, why: str, status: int, text: str, *, retry_after: float | None = None) -> Refusal:
-        self._refused(why)
-        return Refusal(status, text, retry_after=retry_after)
+        return self.refusal(limit, status, f"{text}; try again later", retry_after=retry_after)
 
     # --- whose limits -------------------------------------------------------------------------------------------
 
-    def _tenant(self, key: KnownKey | None) -> Tenant:
-        return self._config.tenant(key.name if key is not None else ANYBODY.name)
+    def _tenant(self, key: KnownKey | None, remote: str) -> Tenant:
+        if key is not None:
+            return self._config.tenant(key.name)
+        return self._config.tenant(ANYBODY.name, address=address_group(remote))
 
     def _rules(self, key: KnownKey | None) -> KeyRules:
         return self._config.rules_of(key.name if key is not None else ANYBODY.name)
@@ -214,3 +241,7 @@ class Doorkeeper:
 def _account(key: KnownKey | None, remote: str) -> str:
     """What is counted as one: a key's owner, and without keys an address. No name of a key begins like an address."""
     return key.name if key is not None else f"from {address_group(remote)}"
+
+
+def _in_use(most: int, *, of: str = "") -> str:
+    return f"all {most} connections{of} are in use" if most > 1 else f"the one connection{of} is in use"

@@ -11,7 +11,22 @@ from ..engine.tenant import ANYBODY, Tenant
 from .allowance import UNLIMITED, Allowance
 from .keys import KnownKey
 
-__all__ = ["Call", "Handler", "Refusal", "Reply", "Route", "Visitor", "json_reply", "plain_refusal", "retry_headers"]
+__all__ = [
+    "Call",
+    "Handler",
+    "Refusal",
+    "Reply",
+    "Route",
+    "Visitor",
+    "json_reply",
+    "lower_names",
+    "plain_refusal",
+    "retry_headers",
+]
+
+
+def _not_counted(why: str) -> None:
+    del why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,20 +36,25 @@ class Visitor:
     Attributes:
         tenant: whose key it showed.
         remote: its address, for logs.
+        address: the same as it is counted, which may be a network.
         request_id: one for each connection and each call, in logs, traces and ``X-Request-Id``.
         traceparent: the W3C trace context it came with; empty for none.
         route: the traffic class it asked for, such as ``chat`` in ``/v1/verify/chat``; empty for none.
         key: it was let in with; None where none was asked for.
         allowance: what it may ask for; asked before each stream is opened.
+        refused: to be told a short name of why, fixed in the code, where something it asks for is refused elsewhere
+            than by the door, its allowance or the engine, which count their own.
     """
 
     tenant: Tenant = ANYBODY
     remote: str = ""
+    address: str = ""
     request_id: str = ""
     traceparent: str = ""
     route: str = ""
     key: KnownKey | None = None
     allowance: Allowance = UNLIMITED
+    refused: Callable[[str], None] = _not_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +95,15 @@ class Refusal(Exception):
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
 """Cancelled when the caller leaves."""
+
+
+def lower_names(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers with their names in lower case; several of one name are one with commas, as HTTP has it."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        lower = name.lower()
+        found[lower] = f"{found[lower]}, {value}" if lower in found else value
+    return found
 
 
 def json_reply(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from .quota import TokenBucket
+
 __all__ = ["PING_INTERVAL", "Peer", "Socket"]
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,9 @@ PING_INTERVAL = 20.0
 
 _OUTGOING_BYTES = 256 * 1024
 """Far above what a fast target commits while the event loop is busy elsewhere."""
+
+_PINGS_PER_MINUTE = 300.0
+"""Clients ping every few seconds, and a few dozen times when they measure the way."""
 
 _SEND_SECONDS = 20.0
 _CLOSE_SECONDS = 5.0
@@ -60,6 +65,7 @@ class Peer:
         self._cut = False
         self._held = False
         self._unanswered = False
+        self._pings = TokenBucket.full(_PINGS_PER_MINUTE, now=asyncio.get_running_loop().time())
         self._writer = asyncio.create_task(self._write())
         self._pinger = asyncio.create_task(self._keep_alive())
 
@@ -71,6 +77,12 @@ class Peer:
         self._waiting += len(frame)
         if self._waiting > _OUTGOING_BYTES:
             self.cut_off("reads too slowly")
+
+    def pinged(self) -> bool:
+        """The far end has sent a ping. False where it sends too many, and has been let go of for it."""
+        if self._pings.take(asyncio.get_running_loop().time()):
+            self.cut_off("sends too many pings")
+        return not self._cut
 
     def pong(self) -> None:
         """The far end has answered a ping."""

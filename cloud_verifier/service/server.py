@@ -6,45 +6,42 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket as sockets
 import ssl
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp import StreamReader, WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
 from ...protocol.codes import SUBPROTOCOL
-from ...protocol.errors import VerifierError
 from ...protocol.messages import Limits
 from ..engine.engine import Engine
 from ..targets.target import Target
 from .catalog import Catalog
-from .connection import Connection
-from .crowd import Guest
+from .connection import Connection, in_thread_of
+from .crowd import Guest, cancelling
 from .doorkeeper import Doorkeeper
+from .entrance import Entrance
 from .health import Health
-from .http import Call, Refusal, Reply, Route, Visitor, plain_refusal
-from .lobby import Lobby
+from .http import Call, Refusal, Reply, Route, Visitor, lower_names, plain_refusal
 from .peer import Peer
-from .signals import caught_signal
+from .sending import limit_buffer, send_in_time
+from .signals import caught_signal, drain
 from .usher import see_out
+from .visit import Visit
 
 __all__ = ["VerifierServer"]
 
 logger = logging.getLogger(__name__)
 
 _GRACE = 64 * 1024
-_SEND_BUFFER = 32 * 1024
-"""Bytes of a socket's commits that the kernel may hold: thousands of them, where a step makes one of ten bytes."""
 _REQUEST_SECONDS = 1.0
 """How long plain requests have to end in a shutdown; by then clients have been told, and their sockets closed."""
-_DRAIN_LOOK = 0.05
-_LOBBY_LOOK = 1.0
 _BODY_SECONDS = 30.0
 """How long the body of a request may take to come in."""
-_WRITE_SECONDS = 20.0
-"""How long a caller may leave a piece of an answer unread."""
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 256 * 1024
+"""What is still read of a body that nobody wants, so that the answer reaches whoever is sending it."""
 _KEEP_ALIVE_SECONDS = 75.0
 """How long a plain HTTP connection may be without a request: longer than common proxies keep theirs."""
 
@@ -81,15 +78,14 @@ class VerifierServer:
         self._routes = [*(health or Health(engine)).routes(), *catalog.routes(), *routes]
         self._drain_seconds = drain_seconds
         self._peers: set[Peer] = set()
-        self._arrived: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()  # those that have sent a request
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=self._limits.max_message_bytes * 8)
-        app.router.add_get("/v1/verify", self._verify)
-        app.router.add_get("/v1/verify/{route}", self._verify)
+        app = web.Application(client_max_size=self._limits.max_message_bytes * 8, middlewares=[self._attendant()])
+        app.router.add_get("/v1/verify", self._verify, expect_handler=_say_nothing_yet)
+        app.router.add_get("/v1/verify/{route}", self._verify, expect_handler=_say_nothing_yet)
         for route in self._routes:
-            app.router.add_route(route.method, route.path, self._answerer(route))
+            app.router.add_route(route.method, route.path, self._answerer(route), expect_handler=_say_nothing_yet)
         for path in dict.fromkeys(route.path for route in self._routes):
             app.router.add_route("OPTIONS", path, self._preflight([each for each in self._routes if each.path == path]))
         app.on_shutdown.append(self._shut_down)
@@ -113,7 +109,7 @@ class VerifierServer:
         async with self.listening(host, port, tls=tls) as bound:
             ready(bound)
             if await stop is signal.SIGTERM:
-                await self._drain()
+                await drain(self._engine, self._drain_seconds)
 
     @contextlib.asynccontextmanager
     async def listening(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
@@ -126,58 +122,82 @@ class VerifierServer:
             handler_cancellation=True,  # whoever leaves stops what was being done for it
             shutdown_timeout=_REQUEST_SECONDS,
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            lingering_time=0,  # which has no limit in bytes; see _linger
         )
         await runner.setup()
-        lobby = asyncio.create_task(self._watch_lobby(runner))
+        assert runner.server is not None
+        keeper = self._doorkeeper
+        entrance = Entrance(runner.server, lambda: keeper.config.limits, refused=keeper.count_refusal, tls=tls)
         try:
-            site = web.TCPSite(runner, host, port, ssl_context=tls)
-            try:
-                await site.start()
-            except OSError as error:
-                raise VerifierError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
-            yield runner.addresses[0][1]
+            yield await entrance.open(host, port)
         finally:
-            lobby.cancel()
+            await entrance.close()
             await runner.cleanup()
 
-    async def _watch_lobby(self, runner: web.AppRunner) -> None:
-        """Show out the sockets that send no request, or only a trickle of one."""
-        lobby = Lobby[asyncio.Transport]()
-        while True:
-            await asyncio.sleep(_LOBBY_LOOK)
-            limits = self._doorkeeper.config.limits
-            transports = [each.transport for each in runner.server.connections] if runner.server is not None else []
-            silent = [each for each in transports if each is not None and each not in self._arrived]
-            now = asyncio.get_running_loop().time()
-            for each in lobby.look(silent, now, patience=limits.hello_seconds, most=limits.max_connections):
-                each.abort()
+    # --- every request ------------------------------------------------------------------------------------------
 
-    def _note_arrival(self, transport: asyncio.BaseTransport | None) -> None:
-        if transport is not None:
-            self._arrived.add(transport)
+    def _attendant(self) -> Middleware:
+        """Stands around all handlers: sees to it that a request comes to an end, whatever its sender does."""
 
-    async def _drain(self) -> None:
-        """Take no new streams, and let those that run finish, within the time there is."""
-        self._engine.drain()
-        until = asyncio.get_running_loop().time() + self._drain_seconds
-        logger.info("draining: %d streams have %g s to finish", self._engine.active_streams, self._drain_seconds)
-        while self._engine.active_streams and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(_DRAIN_LOOK)
+        @web.middleware
+        async def attend(request: web.Request, handler: Handler) -> web.StreamResponse:
+            visit = Visit.of(request.transport)
+            if visit is not None:
+                visit.asked()
+            try:
+                response = await self._attend(request, handler)
+            finally:
+                if visit is not None:
+                    visit.answered()
+            if not response.keep_alive and request.body_exists and not request.content.is_eof():
+                await _linger(request.content)
+            return response
+
+        return attend
+
+    async def _attend(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:  # no such path, no such method on it, or no good handshake
+            why = {404: "not_found", 405: "method_not_allowed"}.get(error.status, "bad_request")
+            advice = "check address and method" if why != "bad_request" else " ".join((error.text or "").split())
+            text = f"{request.method} {request.path[:100]!r} is not served here ({error.reason}); {advice}"
+            response = _whole(plain_refusal(self._doorkeeper.refusal(why, error.status, text)), {})
+            response.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
+        if response.prepared:
+            return response
+        if request.body_exists and not request.content.is_eof():
+            response.force_close()
+        await _send_whole(response, request)
+        return response
+
+    def _check_body(self, request: web.Request, *, taken: bool) -> None:
+        what = f"{request.method} {request.path[:100]!r}"
+        length = request.content_length if request.content_length is not None else int(request.body_exists)
+        self._doorkeeper.check_body(what, length, most=request.client_max_size if taken else 0)
+
+    @contextlib.contextmanager
+    def _connected(self, request: web.Request, visitor: Visitor) -> Iterator[Guest]:
+        """While it is a guest, its socket is one's as well."""
+        visit = Visit.of(request.transport)
+        with self._doorkeeper.connected(visitor) as guest, visit.seated() if visit else contextlib.nullcontext():
+            yield guest
 
     # --- the WebSocket ------------------------------------------------------------------------------------------
 
     async def _verify(self, request: web.Request) -> web.StreamResponse:
-        self._note_arrival(request.transport)
+        refusal = self._doorkeeper.refusal
         offered = request.headers.get("Sec-WebSocket-Protocol", "")
-        if SUBPROTOCOL not in [name.strip() for name in offered.split(",")]:
-            return web.json_response(
-                {"error": f"this endpoint speaks the WebSocket subprotocol {SUBPROTOCOL}; offer it"}, status=400
-            )
         try:
+            self._check_body(request, taken=False)
+            if SUBPROTOCOL not in [name.strip() for name in offered.split(",")]:
+                text = f"this endpoint speaks the WebSocket subprotocol {SUBPROTOCOL}; offer it"
+                raise refusal("subprotocol", 400, text)
             if self._engine.draining:
-                raise Refusal(503, "the verifier is shutting down; connect to another", retry_after=1.0)
+                text = "the verifier is shutting down; connect to another"
+                raise refusal("shutting_down", 503, text, retry_after=1.0)
             visitor = self._admit(request, request.match_info.get("route", ""))
-            with self._doorkeeper.connected(visitor) as guest:
+            with self._connected(request, visitor) as guest:
                 socket = web.WebSocketResponse(
                     protocols=(SUBPROTOCOL,),
                     compress=False,
@@ -189,15 +209,14 @@ class VerifierServer:
                 await socket.prepare(request)
                 await self._converse(socket, request.transport, visitor, guest)
                 return socket
-        except Refusal as refusal:
-            return _whole(plain_refusal(refusal), {})
+        except Refusal as refused:
+            return _whole(plain_refusal(refused), {})
         except ConnectionError:  # it left before the handshake was over
             return web.Response()
 
     async def _converse(
         self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None, visitor: Visitor, guest: Guest
     ) -> None:
-        loop = asyncio.get_running_loop()
         peer = Peer(_Socket(socket, transport), lost=lambda: connection.closed())
         self._peers.add(peer)
         connection = Connection(
@@ -207,7 +226,7 @@ class VerifierServer:
             visitor=visitor,
             idleness=self._doorkeeper.idleness(),
             send=peer.enqueue,
-            schedule=lambda action: _schedule(loop, action),
+            schedule=in_thread_of(asyncio.get_running_loop()),
         )
         usher = asyncio.create_task(see_out(connection, peer, guest))
         try:
@@ -230,42 +249,56 @@ class VerifierServer:
 
     def _admit(self, request: web.Request, route: str = "") -> Visitor:
         return self._doorkeeper.admit(
-            _lower(request.headers), remote=request.remote or "", route=route, query=request.query
+            lower_names(request.headers), remote=request.remote or "", route=route, query=request.query
         )
 
     def _answerer(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """What aiohttp calls for a route: a call in, a reply out."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            self._note_arrival(request.transport)
-            headers = self._doorkeeper.cross_origin(_lower(request.headers))
+            headers = self._doorkeeper.cross_origin(lower_names(request.headers))
+            takes_body = route.method == "POST"
             try:
                 if route.public:
+                    self._check_body(request, taken=takes_body)
                     return await respond(request, Visitor(remote=request.remote or ""), headers)
                 visitor = self._admit(request)
                 headers["X-Request-Id"] = visitor.request_id
-                with self._doorkeeper.connected(visitor) as guest:
-                    guest.when_dismissed(_cancel_this())
+                self._check_body(request, taken=takes_body)
+                with self._connected(request, visitor) as guest:
+                    guest.when_dismissed(cancelling(asyncio.current_task()))
                     return await respond(request, visitor, headers)
             except Refusal as refusal:
                 return _whole(route.refuse(refusal), headers)
 
         async def respond(request: web.Request, visitor: Visitor, headers: dict[str, str]) -> web.StreamResponse:
-            reply = await route.handler(await _call(request, visitor))
+            reply = await route.handler(await self._call(request, visitor))
             if isinstance(reply.body, bytes):
                 return _whole(reply, headers)
             return await _stream(request, reply, reply.body, headers)
 
         return answer
 
+    async def _call(self, request: web.Request, visitor: Visitor) -> Call:
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _read(request)
+        except TimeoutError:
+            text = f"the request's body did not come within {_BODY_SECONDS:g} s; send it again"
+            raise self._doorkeeper.refusal("slow_body", 408, text) from None
+        except web.HTTPRequestEntityTooLarge:
+            raise self._doorkeeper.too_large(request.client_max_size) from None
+        headers = lower_names(request.headers)
+        return Call(method=request.method, path=request.path, headers=headers, body=body, visitor=visitor)
+
     def _preflight(self, routes: Sequence[Route]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """Answers a browser that asks whether a page may call the routes of one path."""
         methods = ", ".join(route.method for route in routes)
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            self._note_arrival(request.transport)
             try:
-                headers = self._doorkeeper.preflight(_lower(request.headers), methods=methods)
+                self._check_body(request, taken=False)
+                headers = self._doorkeeper.preflight(lower_names(request.headers), methods=methods)
                 return web.Response(status=204, headers=headers)
             except Refusal as refusal:
                 return _whole(routes[0].refuse(refusal), {})
@@ -294,19 +327,27 @@ def _fault_log() -> logging.Logger:
     return log
 
 
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
+async def _say_nothing_yet(request: web.Request) -> None:
+    """Whoever asks first whether to send a body hears so when it is wanted, and not before it is admitted."""
+    del request
 
 
-async def _call(request: web.Request, visitor: Visitor) -> Call:
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            body = await request.read()
-    except TimeoutError as error:
-        raise Refusal(408, f"the request's body did not come within {_BODY_SECONDS:g} s; send it again") from error
-    except web.HTTPRequestEntityTooLarge as error:
-        raise Refusal(413, f"the request is larger than {request.client_max_size} bytes; shorten it") from error
-    return Call(method=request.method, path=request.path, headers=_lower(request.headers), body=body, visitor=visitor)
+async def _read(request: web.Request) -> bytes:
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.body_exists:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    return await request.read()
+
+
+async def _linger(body: StreamReader) -> None:
+    """Read a little of what nobody wants. Closing over unread bytes would take the answer away from their sender."""
+    left = _LINGER_BYTES
+    with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while left > 0 and not body.is_eof():
+                left -= len(await body.readany())
+            if not body.is_eof():
+                await asyncio.sleep(_LINGER_SECONDS)  # the sender has time to read the answer
 
 
 def _whole(reply: Reply, headers: Mapping[str, str]) -> web.Response:
@@ -322,10 +363,10 @@ async def _stream(
     response = web.StreamResponse(status=reply.status, headers=fields)
     try:
         await response.prepare(request)
-        _limit_buffer(request.transport)
+        limit_buffer(request.transport)
         async for piece in pieces:
-            await _write(response, piece, request.transport)
-        await response.write_eof()
+            await send_in_time(response.write(piece), request.transport)
+        await send_in_time(response.write_eof(), request.transport)
     except ConnectionError:  # it left; closing the pieces stops what made them
         pass
     finally:
@@ -335,39 +376,19 @@ async def _stream(
     return response
 
 
-async def _write(response: web.StreamResponse, piece: bytes, transport: asyncio.BaseTransport | None) -> None:
-    """Write to a caller, and let go of one that does not read."""
-    try:
-        async with asyncio.timeout(_WRITE_SECONDS):
-            await response.write(piece)
-    except TimeoutError:
-        logger.info("a caller is cut off: it does not read")
-        if isinstance(transport, asyncio.WriteTransport):
-            transport.abort()
-        raise ConnectionResetError("it does not read") from None
+async def _send_whole(response: web.StreamResponse, request: web.Request) -> None:
+    async def send() -> None:
+        await response.prepare(request)
+        await response.write_eof()
 
-
-def _schedule(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(action)
-    except RuntimeError:  # the loop has closed under a last message
-        logger.debug("message dropped: the event loop is closed")
-
-
-def _cancel_this() -> Callable[[str], None]:
-    """Ends the call under way in this task."""
-    task = asyncio.current_task()
-
-    def cancel(why: str) -> None:
-        if task is not None:
-            task.cancel(why)
-
-    return cancel
+    await send_in_time(send(), request.transport, size=response.content_length or 0)
 
 
 async def _hear(message: WSMessage, socket: web.WebSocketResponse, connection: Connection, peer: Peer) -> bool:
     """Take what a socket says. False when it is to be closed."""
     if message.type is WSMsgType.PING:
+        if not peer.pinged():
+            return False
         await socket.pong(message.data)
     elif message.type is WSMsgType.PONG:
         peer.pong()
@@ -389,7 +410,7 @@ class _Socket:
         # Bound to the transport, which lets go of everything once it is closed: who means to abort it later holds
         # no more than that.
         self.abort = transport.abort if isinstance(transport, asyncio.WriteTransport) else _nothing
-        _limit_buffer(transport)
+        limit_buffer(transport)
 
     async def send(self, frame: bytes) -> None:
         await self._socket.send_bytes(frame)
@@ -404,11 +425,3 @@ class _Socket:
 
 def _nothing() -> None:
     """There is no transport."""
-
-
-def _limit_buffer(transport: asyncio.BaseTransport | None) -> None:
-    """Keep the kernel from taking megabytes for a reader that has stalled: it is noticed the later for it."""
-    raw = transport.get_extra_info("socket") if transport is not None else None
-    if raw is not None:
-        with contextlib.suppress(OSError):
-            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)

@@ -1,14 +1,39 @@
-"""Signals to a service: once to end it in order, twice to end it at once, SIGHUP to read its settings again."""
+"""How a service ends: one signal ends it in order, two at once; and SIGHUP, which reads its settings again."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
+from typing import Protocol
 
-__all__ = ["caught_signal"]
+__all__ = ["Drained", "caught_signal", "drain"]
+
+logger = logging.getLogger(__name__)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+_LOOK = 0.05
+
+
+class Drained(Protocol):
+    """What is asked of the engine."""
+
+    def drain(self) -> None:
+        """Take no new streams."""
+
+    @property
+    def active_streams(self) -> int:
+        """How many run or wait."""
+
+
+async def drain(engine: Drained, seconds: float) -> None:
+    """Take no new streams, and let those that run finish, within the time there is."""
+    engine.drain()
+    until = asyncio.get_running_loop().time() + seconds
+    logger.info("draining: %d streams have %g s to finish", engine.active_streams, seconds)
+    while engine.active_streams and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(_LOOK)
 
 
 def caught_signal(*, reload: Callable[[], None] | None = None) -> asyncio.Future[signal.Signals]:

@@ -84,6 +84,14 @@ def test_text_that_is_none(tokenizer: Tokenizer, text: str) -> None:
         tokenizer.encode(text)
 
 
+def test_half_a_character_is_named(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        tokenizer.encode("ab\ud800")
+    assert str(caught.value) == (
+        "text: has half a character (\\ud800, a lone surrogate) at position 2; give whole characters"
+    )
+
+
 class TestFiles:
     def test_file_or_folder(self, source: str, tmp_path: Path) -> None:
         file = tmp_path / "tokenizer.json"

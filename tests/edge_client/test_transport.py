@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from draftwire.edge_client.transport import Transport, passes, seconds_of
-from draftwire.protocol.errors import ConnectionLostError
+from draftwire.protocol.errors import ConnectionLostError, VerifierRefusedError
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 
@@ -29,6 +30,29 @@ def test_seconds_of_a_header(header: str | None, seconds: float | None) -> None:
 
 def test_a_date_is_no_number_of_seconds() -> None:
     assert seconds_of("Wed, 21 Oct 2026 07:28:00 GMT") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/wrong", "there is no verifier at the path /wrong of {url} (404); leave it out for /v1/verify"),
+        ("/v1/verify/x", "there is no route 'x' at {url} (404); leave it out, or have the verifier set it up"),
+        ("/v1/verify", "{url} is not a verifier (404); check host and port"),
+    ],
+)
+async def test_an_address_that_is_not_there_says_which_part_is_wrong(path: str, advice: str) -> None:
+    def nothing(socket: ServerConnection, _: Request) -> Response:
+        return socket.respond(404, "")
+
+    async def never(_: ServerConnection) -> None:
+        raise AssertionError
+
+    async with serve(never, "127.0.0.1", 0, process_request=nothing) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}{path}"
+        with pytest.raises(VerifierRefusedError) as caught:
+            await Transport.connect(url)
+    assert str(caught.value) == advice.format(url=url)
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize(

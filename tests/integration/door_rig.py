@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -53,8 +54,9 @@ async def guarded_verifier(
     make_routes: Callable[[Engine, Target, Limits], Sequence[Route]] | None = None,
     guardrails: Guardrails | None = None,
     scheduler: Scheduler | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[GuardedVerifier]:
-    """Serve until the block ends; ``make_routes`` makes endpoints that need the engine.
+    """Serve until the block ends, in TLS where a context is given; ``make_routes`` makes routes that need the engine.
 
     The rules about drafts are those of ``config`` unless other ``guardrails`` are given.
     """
@@ -70,8 +72,8 @@ async def guarded_verifier(
     more = [*routes, *(make_routes(engine, target, limits) if make_routes else ())]
     server = VerifierServer(engine, target, limits=limits, doorkeeper=doorkeeper, routes=more)
     try:
-        async with server.listening("127.0.0.1", 0) as port:
-            url = f"ws://127.0.0.1:{port}"
+        async with server.listening("127.0.0.1", 0, tls=tls) as port:
+            url = f"{'wss' if tls is not None else 'ws'}://127.0.0.1:{port}"
             try:
                 yield GuardedVerifier(url, port, engine, target, limits, doorkeeper, refused)
             finally:

@@ -90,6 +90,37 @@ async def test_a_flood_of_wrong_keys_is_slowed_down_and_a_good_one_gets_through(
         assert await generates(verifier, ALICE)
 
 
+ODD_KEYS = {
+    "nothing": b"",
+    "no key": b"Bearer",
+    "a space": b"Bearer ",
+    "another scheme": b"Basic " + ALICE.encode(),
+    "letters of elsewhere": b"Bearer \xe9\xff",
+    "half a code point": b"Bearer \xf0\x9f\xa6",
+    "a large one": b"Bearer " + b"x" * 7000,
+    "one of a megabyte": b"Bearer " + b"x" * (1 << 20),
+    "two in one": b"Bearer " + ALICE.encode() + b", Bearer wrong",
+    "the right one and a wrong one": b"Bearer " + ALICE.encode() + b"\r\nAuthorization: Bearer wrong",
+    "a wrong one and the right one": b"Bearer wrong\r\nAuthorization: Bearer " + ALICE.encode(),
+}
+
+
+@pytest.mark.parametrize("name", ODD_KEYS)
+async def test_a_key_of_an_odd_form_opens_nothing_and_breaks_nothing(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with guarded_verifier(KEYED) as verifier:
+            reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port)
+            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: " + ODD_KEYS[name] + b"\r\n\r\n")
+            head = await wait_for(reader.readuntil(b"\r\n\r\n"))
+            assert head.split(b" ")[1] == (b"400" if "megabyte" in name else b"401")
+            writer.close()
+            assert await generates(verifier, ALICE)
+    assert "Traceback" not in caplog.text
+    assert ALICE not in caplog.text
+
+
 async def test_a_key_in_a_url_opens_nothing() -> None:
     async with guarded_verifier(KEYED) as verifier:
         for path in (f"/v1/verify?api_key={ALICE}", f"/v1/verify?x={ALICE}", f"/v1/verify?token={ALICE}"):
@@ -268,21 +299,41 @@ async def test_a_connection_that_does_not_say_hello() -> None:
         assert "1001" in closed
 
 
-@pytest.mark.parametrize("bytes_", [b"", b"GET /v1/verify HTTP/1.1\r\nHost: x\r\n"], ids=["silence", "half a request"])
-async def test_a_socket_that_asks_for_nothing_is_shown_out(bytes_: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_LOBBY_LOOK", 0.02)
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "bytes_",
+    [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", HEALTH + b"GET /healthz HTTP/1.1\r\nX: "],
+    ids=["silence", "half a line", "half a head", "half a second head"],
+)
+async def test_a_socket_that_asks_for_nothing_is_shown_out(bytes_: bytes) -> None:
     async with guarded_verifier(door_config(limits={"hello_seconds": 0.3})) as verifier, honest_stream(verifier):
         reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port)
-        writer.write(bytes_)
+        if bytes_.startswith(HEALTH):
+            writer.write(HEALTH)
+            await wait_for(reader.readuntil(b"ok\n"))
+        writer.write(bytes_.removeprefix(HEALTH))
 
         async def trickle() -> None:
             while bytes_:
-                writer.write(b"X-Slow: 1\r\n")
+                writer.write(b"1")
                 await asyncio.sleep(0.05)
 
         trickling = asyncio.create_task(trickle())
         await wait_for(_end(reader))
         trickling.cancel()
+        writer.close()
+        assert verifier.refused == ["no_request"]
+
+
+async def test_a_connection_may_rest_between_requests_for_longer_than_a_request_may_take() -> None:
+    async with guarded_verifier(door_config(limits={"hello_seconds": 0.05})) as verifier, honest_stream(verifier):
+        reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port)
+        for _ in range(3):
+            writer.write(HEALTH)
+            await wait_for(reader.readuntil(b"ok\n"))
+            await asyncio.sleep(0.1)
         writer.close()
 
 

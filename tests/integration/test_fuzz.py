@@ -162,7 +162,9 @@ async def test_garbage_harms_nobody_and_leaves_nothing(
                 await asyncio.sleep(0.01)
         assert verifier.engine.active_streams == 0
         assert verifier.engine.running
-        assert held_in_memory() <= before
+        async with asyncio.timeout(20):  # the task of whoever left last may not have had its last turn
+            while not held_in_memory() <= before:
+                await asyncio.sleep(0.05)
     print(dict(run.done))
     assert run.done["honest"] >= len(HONEST)
     assert min(run.done[way] for way in ("frames", "websocket", "http", "noise")) > 0

@@ -305,7 +305,7 @@ async def test_a_verifier_killed_in_mid_stream_loses_nothing(right_draft: Path) 
 def test_the_sync_client_survives_as_well() -> None:
     with serving_table() as (process, url), EdgeClient(url, reconnect_seconds=0) as client:
         with client.stream(PROMPT, max_tokens=3000) as stream:
-            pieces = [piece for piece, _ in zip(stream.text_stream, range(10), strict=False)]
+            pieces = [piece for _, piece in zip(range(10), stream.text_stream, strict=False)]
             process.kill()
             with pytest.raises(ConnectionLostError):
                 pieces.extend(stream.text_stream)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from draftwire.cloud_verifier.engine.engine import Engine
 from draftwire.cloud_verifier.openai.api import OpenAiApi
-from draftwire.cloud_verifier.service import server
+from draftwire.cloud_verifier.service import sending
 from draftwire.cloud_verifier.service.doorkeeper import Doorkeeper
 from draftwire.cloud_verifier.service.http import Refusal, Route, Visitor
 from draftwire.cloud_verifier.targets.table_target import TableTarget
@@ -319,8 +319,8 @@ async def test_a_client_that_leaves_takes_its_streams_with_it(stream: bool) -> N
 async def test_a_reader_that_stalls_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "_WRITE_SECONDS", 0.2)
-    caplog.set_level(logging.INFO, logger=server.__name__)
+    monkeypatch.setattr(sending, "_WRITE_SECONDS", 0.2)
+    caplog.set_level(logging.INFO, logger=sending.__name__)
     body = json.dumps({"prompt": PROMPT, "n": 8, "max_tokens": 4000, "stream": True, "ignore_eos": True}).encode()
     async with serving(letters()) as (verifier, _):
         with socket.socket() as client:

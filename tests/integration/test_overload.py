@@ -7,6 +7,7 @@ import base64
 import contextlib
 import signal
 import socket
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from draftwire.protocol.messages import Draft, End, Hello, Message, Open
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.session import Session
 
+from ..soak.resources import resources_of
 from .harness import (
     GRACE,
     HeldTarget,
@@ -30,6 +32,8 @@ from .verifier_process import port_of, serving_table
 
 PROMPT = [1, 7, 3]
 STREAMS = 8
+FLAT = 6e6
+"""Bytes: what waits to be sent to one reader, with Python's objects for it, and the text of the streams."""
 
 
 def held_target(**options: Any) -> HeldTarget:
@@ -101,6 +105,30 @@ async def test_a_client_that_does_not_read_loses_its_streams_and_no_one_else_not
         # It may be cut off before its last OPEN is read; every stream that was opened must end.
         await target.until(lambda: target.opened > 1 and len(target.closed) == target.opened)
     client.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_memory_stays_flat_while_nobody_reads() -> None:
+    """As many streams as there are places, which would go on for millions of tokens: whoever comes next gets one of the
+    places, as the streams end, and until then the verifier has put hardly anything by.
+    """
+    with serving_table("--step-ms", "0", "--context", str(5_000_000)) as (process, url):
+        verifier = in_another_process(url)
+        async with await RawClient.connect(verifier) as witness:
+            tokens, _ = await witness.follow(await witness.open(PROMPT, max_tokens=2000))  # what is allocated once is
+            assert tuple(tokens) == reference_tokens(verifier.target, PROMPT, 2000)
+            before = peak = resources_of(process.pid).memory
+            stalled = await stalled_reader(verifier)
+            async with await RawClient.connect(verifier) as later:
+                await wait_for(later.transport.ping())  # what came before it was read
+            following = asyncio.create_task(witness.follow(await witness.open(PROMPT, max_tokens=10)))
+            while not following.done():
+                peak = max(peak, resources_of(process.pid).memory)
+                await asyncio.sleep(0.005)
+            assert tuple(following.result()[0]) == reference_tokens(verifier.target, PROMPT, 10)
+        stalled.close()
+    print(f"{before / 1e6:.1f} MB, at most {(peak - before) / 1e6:.1f} MB more")
+    assert peak - before < FLAT
 
 
 # --- a client that sends more than is taken -----------------------------------------------------------------------

@@ -64,6 +64,7 @@ async def test_a_keys_streams_are_counted_over_its_connections_and_nobody_elses(
         for client in (phone, laptop):
             error = await refusal(verifier, client)
             assert error.code is ErrorCode.BUSY
+            assert error.message.startswith("all 2 streams that you may have are in use")
             assert error.retry_after_ms is not None
             assert error.retry_after_ms > 0
         others = await open_streams(verifier, bob, 3)

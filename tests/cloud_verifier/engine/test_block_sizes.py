@@ -182,6 +182,14 @@ def test_a_tenant_with_many_clients_gets_no_more_than_one_with_one() -> None:
     assert (sum(parts[:-1]), parts[-1]) == (100, 100)
 
 
+def test_addresses_of_one_tenant_share_equally() -> None:
+    crowd, single = [Nobody() for _ in range(5)], Nobody()
+    single.address = "elsewhere"
+    streams = [*(stream_of(prompt=900, owner=owner) for owner in crowd), stream_of(prompt=900, owner=single)]
+    parts = share_prompts(streams, tokens=200)
+    assert (sum(parts[:-1]), parts[-1]) == (100, 100)
+
+
 def test_no_share_is_smaller_than_what_is_worth_a_stream() -> None:
     streams = [stream_of(prompt=100) for _ in range(10)]
     first = read(streams, tokens=50, step=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_full_line_is_busy_at_once_and_says_when_to_come_back() -> None:
     assert error.code is ErrorCode.BUSY
     assert error.retry_after_ms is not None
     assert error.retry_after_ms >= 1000
-    assert "all 1 streams are in use" in error.message
+    assert "the one stream is in use" in error.message
     finish(engine)
     assert device.answer(2) == alone()
 
@@ -131,6 +132,26 @@ def test_a_tenant_has_its_share_and_the_next_gets_the_place() -> None:
     assert opened(other) == [1]
     finish(engine)
     assert opened(device) == [1, 2, 3]
+
+
+def test_where_nobody_has_a_name_a_client_with_one_stream_is_not_crowded_out_by_those_with_many() -> None:
+    engine, hog = make(limits=replace(ONE_PLACE, max_streams=2), most_waiting=4)
+    other_hog, modest = Device(engine), Device(engine)
+    hog.open(1)
+    hog.open(2, max_tokens=500)
+    for stream in (3, 4):
+        hog.open(stream)
+        other_hog.open(stream)
+    modest.open(9)
+    step(engine)
+    assert other_hog.error(4).code is ErrorCode.BUSY  # the newest of who has most in line
+    while 1 not in hog.ended:
+        step(engine)
+    while not opened(modest):
+        step(engine)
+    assert opened(hog) == [1, 2]
+    finish(engine)
+    assert modest.answer(9) == alone()
 
 
 def test_shutting_down_tells_those_that_wait_too() -> None:

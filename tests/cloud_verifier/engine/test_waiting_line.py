@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
+from draftwire.cloud_verifier.engine.stream import Owner, Party, VerifierStream
 from draftwire.cloud_verifier.engine.tenant import Tenant
 from draftwire.cloud_verifier.engine.waiting_line import WaitingLine
 from draftwire.protocol.messages import Message, Open
@@ -11,20 +11,24 @@ from draftwire.protocol.sampling import SamplingParams
 
 
 class Nobody(Owner):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, address: str) -> None:
         self.tenant = Tenant(name=name)
+        self.address = address
 
     def deliver(self, messages: Sequence[Message]) -> None:
         raise AssertionError(messages)
 
 
-def stream_of(name: str, *, at: float = 0.0, seated_before: bool = False) -> VerifierStream:
+def stream_of(
+    name: str, *, at: float = 0.0, seated_before: bool = False, address: str = "", owner: Owner | None = None
+) -> VerifierStream:
     request = Open(stream=1, token_ids=(1,), prompt_length=1, params=SamplingParams(), max_tokens=1, seed=1)
-    return VerifierStream(owner=Nobody(name), request=request, sequence=[1], opened_at=at, seated_before=seated_before)
+    owner = owner or Nobody(name, address)
+    return VerifierStream(owner=owner, request=request, sequence=[1], opened_at=at, seated_before=seated_before)
 
 
 def next_of(line: WaitingLine, **running: int) -> VerifierStream | None:
-    places = Counter({Tenant(name=name): count for name, count in running.items()})
+    places = Counter[Party]({(Tenant(name=name),): count for name, count in running.items()})
     return next(iter(line.in_order(places, may_run=lambda _: True)), None)
 
 
@@ -65,7 +69,7 @@ def test_who_gave_a_place_up_leaves_the_next_to_who_has_fewer() -> None:
     few, again = stream_of("few", at=10.0), stream_of("many", at=1.0, seated_before=True)
     line.join(again)
     line.join(few)
-    order = line.in_order(Counter({Tenant(name="many"): 19}), may_run=lambda _: True)
+    order = line.in_order(Counter({(Tenant(name="many"),): 19}), may_run=lambda _: True)
     assert list(map(id, order)) == [id(few), id(again)]
 
 
@@ -100,6 +104,20 @@ def test_a_line_too_long_loses_the_newest_of_the_tenant_that_fills_it() -> None:
     line.join(another)
     assert line.excess() is another
     assert modest in line
+
+
+def test_within_a_tenant_addresses_share_and_within_those_connections() -> None:
+    hog = Nobody("app", "a")
+    hogs = [stream_of("app", at=float(index), owner=hog) for index in range(3)]
+    neighbour, elsewhere = stream_of("app", at=8.0, address="a"), stream_of("app", at=9.0, address="b")
+    line = WaitingLine(most=4, patience=1.0)
+    for stream in (*hogs[1:], neighbour, elsewhere):
+        line.join(stream)
+    order = line.in_order(Counter(hogs[0].parties), may_run=lambda _: True)
+    assert [id(stream) for stream in order] == list(map(id, (elsewhere, neighbour, *hogs[1:])))
+    line.join(stream_of("app", at=10.0, address="b"))
+    excess = line.excess()
+    assert excess is hogs[2]
 
 
 def test_who_gave_a_place_up_is_never_too_many_and_never_overdue() -> None:

@@ -229,6 +229,22 @@ async def test_a_call_that_is_cancelled_or_refused_ends_its_streams(refused: boo
         await caller.idle()
 
 
+async def test_what_nobody_else_sees_is_counted_once_and_what_the_engine_refuses_is_its_own_to_count() -> None:
+    counted: list[str] = []
+    async with calling(visitor=Visitor(refused=counted.append)) as caller:
+        for fields, status, reasons in (
+            ({"prompt": "ab", "temperature": -1}, 400, ["invalid_parameter"]),
+            ({"prompt": ""}, 400, ["invalid_parameter"]),
+            ({"prompt": "ab", "model": "other"}, 404, ["model_not_found"]),
+            ({"prompt": "ab", "max_tokens": 10_000}, 400, []),
+            ({"prompt": "ab", "n": 9, "max_tokens": 500}, 429, []),
+            ({"prompt": "ab", "max_tokens": 1}, 200, []),
+        ):
+            counted.clear()
+            content(await caller.post(COMPLETIONS, fields), status)
+            assert counted == reasons
+
+
 KNOWN = st.sampled_from(
     ["prompt", "messages", "model", "n", "seed", "stop", "stream", "stream_options", "temperature", "top_p", "top_k"]
 ) | st.sampled_from(

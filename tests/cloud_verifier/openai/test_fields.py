@@ -124,3 +124,9 @@ def test_what_is_not_supported_is_refused_unless_it_asks_for_nothing(value: obje
 def test_what_an_error_shows_is_short_and_one_line(value: Any) -> None:
     assert len(shown(value)) < 80
     assert "\n" not in shown(value)
+
+
+def test_a_number_of_thousands_of_digits_is_called_so() -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        read_json(b'{"seed": ' + b"9" * 10_000 + b"}")
+    assert str(caught.value) == "body: holds a number of thousands of digits; send a shorter one"

@@ -117,3 +117,20 @@ def test_a_drawn_seed_survives_any_reader_of_json() -> None:
 @pytest.mark.parametrize("field", ["user", "metadata", "store", "service_tier", "prompt_cache_key"])
 def test_what_changes_nothing_is_let_pass(field: str) -> None:
     read(**{field: {"any": "thing"}})
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), math.inf])
+def test_a_number_beyond_all_bounds_is_called_so_beside_the_range(value: float) -> None:
+    for field, words in (
+        ("temperature", "a number from 0 (greedy) to 100"),
+        ("presence_penalty", "a number from -2 to 2 (0 is off)"),
+        ("n", "a whole number from 1 to 8"),
+    ):
+        with pytest.raises(InvalidParameterError) as caught:
+            read(**{field: value})
+        assert str(caught.value) == f"{field}: must be {words}, not a number beyond all bounds"
+
+
+def test_half_a_character_in_a_stop_is_refused() -> None:
+    with pytest.raises(InvalidParameterError, match=r"^stop: has half a character"):
+        read(stop=["fine", "\ud83e"])

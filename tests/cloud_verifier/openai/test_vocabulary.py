@@ -61,6 +61,13 @@ def test_what_has_no_tokens_is_refused() -> None:
         with pytest.raises(InvalidParameterError) as caught:
             vocabulary.encode(text, field="prompt")
         assert caught.value.field == "prompt"
+    with pytest.raises(InvalidParameterError) as caught:
+        vocabulary.encode("ab\ud800", field="prompt")
+    assert str(caught.value) == (
+        "prompt: has half a character (\\ud800, a lone surrogate) at position 2; send whole characters"
+    )
+    with pytest.raises(InvalidParameterError, match=r"^messages: has half a character"):
+        vocabulary.encode_messages([{"role": "user", "content": "a\udc00"}], field="messages")
     with pytest.raises(InvalidParameterError, match=r"^prompt: is empty"):
         vocabulary.check([], field="prompt")
 

@@ -301,3 +301,22 @@ def test_a_dismissed_client_is_told_and_its_streams_end(engine: Engine, client: 
     step(engine)
     assert engine.active_streams == 0
     assert client.connection.dismissed
+
+
+def test_what_the_engine_never_sees_is_counted_as_refused() -> None:
+    """A fault of the connection, and one of a stream that it would have opened; not one of a stream that runs."""
+    counted: list[str] = []
+    engine = Engine(TableTarget(vocabulary_size=V, seed=3), limits=LIMITS)
+    client = Client(engine, visitor=Visitor(refused=counted.append))
+    client.greet()
+    client.open()
+    step(engine)
+    client.connection.receive(
+        client.session.send(Draft(stream=1, path=1, start=1000, token_ids=(1,), sent_at=0, confidences=(0,)))
+    )
+    assert counted == []
+    request = Open(stream=2, token_ids=PROMPT, prompt_length=len(PROMPT), params=GREEDY, max_tokens=4, seed=0)
+    client.connection.receive(client.session.send(request)[:-3])
+    assert counted == ["malformed_frame"]
+    client.connection.receive(b"\x0f")
+    assert counted == ["malformed_frame", "malformed_frame"]

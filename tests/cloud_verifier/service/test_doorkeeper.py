@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from draftwire.cloud_verifier.engine.tenant import ANYBODY
+from draftwire.cloud_verifier.engine.tenant import ANYBODY, Tenant
 from draftwire.cloud_verifier.service.config import Config, DoorLimits, KeyRules, RouteRules
 from draftwire.cloud_verifier.service.doorkeeper import Doorkeeper
 from draftwire.cloud_verifier.service.http import Refusal, Visitor
@@ -44,7 +44,7 @@ def test_without_keys_everybody_is_let_in_whatever_they_show() -> None:
     case = Case(keys={}, limits={"max_streams_per_key": 5})
     for key in (None, ALICE):
         visitor = case.admit(key)
-        assert visitor.tenant == ANYBODY
+        assert visitor.tenant == Tenant(name=ANYBODY.name, address="10.0.0.1")
         assert visitor.tenant.max_streams == 5
         assert visitor.key is None
 
@@ -265,3 +265,32 @@ def test_a_trace_context_comes_along_cut_to_its_size() -> None:
     assert keeper.admit({"traceparent": parent}, remote="x").traceparent == parent
     assert keeper.admit({"traceparent": parent + "x" * 9000}, remote="x").traceparent == parent
     assert keeper.admit({}, remote="x").traceparent == ""
+
+
+def test_one_of_a_thing_is_not_told_as_several() -> None:
+    for limits, text in (
+        ({"max_connections": 1}, "the one connection is in use; try again later"),
+        ({"max_connections_per_key": 1}, "the one connection of this API key is in use; try again later"),
+        ({"max_connections_per_address": 1}, "the one connection of one address is in use; try again later"),
+        ({"connections_per_minute": 1}, "more than 1 connection a minute from one address; try again later"),
+    ):
+        case = Case(limits=limits)
+        visitor = case.admit()
+        with case.door.connected(visitor), pytest.raises(Refusal) as caught, case.door.connected(visitor):
+            pass
+        assert str(caught.value) == text
+
+
+def test_bodies_are_judged_by_what_is_declared() -> None:
+    case = Case()
+    for length, most in ((0, 0), (0, 10), (10, 10)):
+        case.door.check_body("GET '/x'", length, most=most)
+    for length, most, status, why, text in (
+        (1, 0, 400, "unexpected_body", "GET '/x' takes no body; leave it out"),
+        (11, 10, 413, "body_too_large", "the request is larger than 10 bytes; shorten it"),
+    ):
+        case.refused.clear()
+        with pytest.raises(Refusal, match=text) as caught:
+            case.door.check_body("GET '/x'", length, most=most)
+        assert caught.value.status == status
+        assert case.refused == [why]

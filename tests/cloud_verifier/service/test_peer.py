@@ -157,3 +157,14 @@ async def test_a_far_end_that_left_is_no_fault() -> None:
     async with asyncio.timeout(NET):
         await rig.peer.finish(1000, b"")
     assert rig.socket.done == []
+
+
+async def test_pings_without_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PINGS_PER_MINUTE", 10.0)
+    rig = Rig()
+    assert all(rig.peer.pinged() for _ in range(10))
+    assert not rig.socket.aborted.is_set()
+    assert not rig.peer.pinged()
+    assert rig.socket.aborted.is_set()
+    assert rig.lost == 1
+    await rig.peer.finish(1000, b"")

@@ -1,0 +1,40 @@
+"""Sending to callers who may not read: how long is waited for them, and how much the kernel holds for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket as sockets
+from collections.abc import Awaitable
+
+__all__ = ["limit_buffer", "send_in_time"]
+
+logger = logging.getLogger(__name__)
+
+_SEND_BUFFER = 32 * 1024
+"""Bytes of a socket's commits that the kernel may hold: thousands of them, where a step makes one of ten bytes."""
+_WRITE_SECONDS = 20.0
+"""How long a caller may leave a piece of an answer unread."""
+_WRITE_BYTES = 64 * 1024.0
+"""Of a large piece, what must be read in a second."""
+
+
+async def send_in_time(sending: Awaitable[None], transport: asyncio.BaseTransport | None, *, size: int = 0) -> None:
+    """Wait until ``size`` bytes are sent, and let go of a caller that does not read: then ConnectionResetError."""
+    try:
+        async with asyncio.timeout(_WRITE_SECONDS + size / _WRITE_BYTES):
+            await sending
+    except TimeoutError:
+        logger.info("a caller is cut off: it does not read")
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+        raise ConnectionResetError("it does not read") from None
+
+
+def limit_buffer(transport: asyncio.BaseTransport | None) -> None:
+    """Keep the kernel from taking megabytes for a reader that has stalled: it is noticed the later for it."""
+    raw = transport.get_extra_info("socket") if transport is not None else None
+    if raw is not None:
+        with contextlib.suppress(OSError):
+            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)

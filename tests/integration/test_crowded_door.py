@@ -1,0 +1,267 @@
+"""More sockets than there are places: idle ones, slow ones, bodies nobody asked for; and who is still answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from draftwire.cloud_verifier.service import entrance, sending
+from draftwire.cloud_verifier.service.config import TlsFiles
+from draftwire.cloud_verifier.service.http import Call, Reply, Route, json_reply
+from draftwire.cloud_verifier.service.keys import new_key
+from draftwire.cloud_verifier.service.tls import Certificate
+from draftwire.edge_client import AsyncEdgeClient
+from draftwire.edge_client.transport import Transport
+
+from ..cloud_verifier.service.certificates import Authority
+from .door_rig import GuardedVerifier, ask, bearer, door_config, guarded_verifier, knock
+from .harness import GRACE, reference_tokens, wait_for
+
+ALICE = new_key()
+HOST = b"Host: x\r\n"
+BODILESS = ["GET /healthz", "GET /readyz", "GET /v1/models", "GET /v1/verify", "OPTIONS /v1/echo"]
+
+
+async def echo(call: Call) -> Reply:
+    return json_reply({"said": len(call.body)})
+
+
+ECHO = Route(method="POST", path="/v1/echo", handler=echo)
+
+
+@pytest.fixture
+def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four sockets beside those of guests, two of one address, and little patience with them."""
+    monkeypatch.setattr(entrance, "_SPARE", range(4, 5))
+    monkeypatch.setattr(entrance, "_SPARE_OF_ADDRESS", 2)
+    monkeypatch.setattr(entrance, "_PATIENCE", 0.1)
+
+
+class Idler:
+    """A socket that sends so much and no more, and reads nothing."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def __aenter__(self) -> Idler:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    @classmethod
+    async def connect(cls, verifier: GuardedVerifier, sent: bytes = b"", *, address: str = "127.0.0.1") -> Idler:
+        """``address`` is its own."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port, local_addr=(address, 0))
+        writer.write(sent)
+        return cls(reader, writer)
+
+    async def end(self) -> bytes:
+        """What it was told by the time the other end has let go."""
+        told = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := await wait_for(self.reader.read(65536)):
+                told += piece
+        return told
+
+
+@asynccontextmanager
+async def crowd(
+    verifier: GuardedVerifier, count: int, sent: bytes = b"", **options: str
+) -> AsyncIterator[Sequence[Idler]]:
+    """Idlers, for as long as the block lasts."""
+    idlers = await asyncio.gather(*(Idler.connect(verifier, sent, **options) for _ in range(count)))
+    try:
+        yield idlers
+    finally:
+        for each in idlers:
+            each.writer.close()
+
+
+async def still_open(idlers: Sequence[Idler], most: int) -> None:
+    """Wait until at most so many of them are."""
+    ends = {asyncio.create_task(each.end()) for each in idlers}
+    try:
+        async with asyncio.timeout(60):
+            while sum(not end.done() for end in ends) > most:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                ends = {end for end in ends if not end.done()}
+    finally:
+        for end in ends:
+            end.cancel()
+
+
+async def generates(verifier: GuardedVerifier) -> bool:
+    """Whether an ordinary client gets the right answer."""
+    async with AsyncEdgeClient(verifier.url) as client:
+        result = await wait_for(client.generate([4, 2], max_tokens=5))
+    return result.token_ids == reference_tokens(verifier.target, [4, 2], 5)
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("line", BODILESS)
+async def test_a_body_that_is_not_taken_is_refused_before_it_comes(line: str, header: bytes) -> None:
+    async with guarded_verifier(routes=[ECHO]) as verifier:
+        head = line.encode() + b" HTTP/1.1\r\n" + HOST + header + b"\r\n\r\n"
+        async with await Idler.connect(verifier, head) as idler:
+            told = await idler.end()
+        assert told.startswith(b"HTTP/1.1 400 ")
+        assert f"{line.split()[0]} '{line.split()[1]}' takes no body; leave it out".encode() in told
+        assert b"Connection: close" in told
+        assert verifier.refused == ["unexpected_body"]
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
+async def test_a_body_beyond_the_limit_is_cut_and_its_sender_told(declared: bool) -> None:
+    async with guarded_verifier(routes=[ECHO]) as verifier:
+        most = verifier.limits.max_message_bytes * 8
+        field = b"Content-Length: 100000000000" if declared else b"Transfer-Encoding: chunked"
+        piece = b"x" * 65536 if declared else b"10000\r\n" + b"x" * 65536 + b"\r\n"
+
+        def send_without_end() -> tuple[int, bytes]:
+            with socket.create_connection(("127.0.0.1", verifier.port), 60) as raw:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+                raw.sendall(b"POST /v1/echo HTTP/1.1\r\n" + HOST + field + b"\r\n\r\n")
+                sent = 0
+                with contextlib.suppress(ConnectionError):
+                    while sent < 1 << 30:
+                        raw.sendall(piece)
+                        sent += len(piece)
+                return sent, raw.recv(65536)
+
+        sent, told = await wait_for(asyncio.to_thread(send_without_end))
+        assert sent < 16 << 20  # the limit, what is lingered for, and what the kernel had taken on both sides
+        assert told.startswith(b"HTTP/1.1 413 ")
+        assert f"larger than {most} bytes".encode() in told
+        assert verifier.refused == ["body_too_large"]
+        assert verifier.doorkeeper.connections == 0
+
+
+async def test_a_body_under_way_does_not_cost_a_refused_caller_its_answer() -> None:
+    """It ends in order: closing over what is not read yet would be a reset."""
+    async with guarded_verifier(door_config(keys={"alice": [ALICE]}), routes=[ECHO]) as verifier:
+        head = b"POST /v1/echo HTTP/1.1\r\n" + HOST + b"Content-Length: 200000\r\n\r\n"
+        async with await Idler.connect(verifier, head + bytes(200_000)) as idler:
+            told = await wait_for(idler.reader.read())
+        assert told.startswith(b"HTTP/1.1 401 ")
+
+
+async def test_whoever_asks_before_it_sends_a_body_hears_when_it_is_admitted_and_not_before() -> None:
+    async with guarded_verifier(door_config(keys={"alice": [ALICE]}), routes=[ECHO]) as verifier:
+        for key, answers in ((ALICE, [b"100 Continue", b"200 OK"]), ("wrong", [b"401 Unauthorized"])):
+            fields = b"Expect: 100-continue\r\nContent-Length: 5\r\nAuthorization: Bearer " + key.encode() + b"\r\n"
+            head = b"POST /v1/echo HTTP/1.1\r\n" + HOST + fields + b"\r\n"
+            async with await Idler.connect(verifier, head) as idler:
+                for number, answer in enumerate(answers):
+                    told = await wait_for(idler.reader.readuntil(b"\r\n\r\n"))
+                    assert told.startswith(b"HTTP/1.1 " + answer)
+                    if number == 0:
+                        idler.writer.write(b"hello")
+
+
+# --- sockets ------------------------------------------------------------------------------------------------------
+
+CROWDS = {
+    "silent": b"",
+    "half a head": b"GET /healthz HTTP/1.1\r\nHo",
+    "resting": b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+    "bodies for nobody": b"POST /nowhere HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\nx",
+    "bodies that are not taken": b"GET /healthz HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\nx",
+}
+
+
+@pytest.mark.usefixtures("few_places")
+@pytest.mark.parametrize("name", CROWDS)
+async def test_an_idle_crowd_holds_a_few_sockets_and_keeps_nobody_out(name: str) -> None:
+    async with guarded_verifier(door_config(limits={"max_connections": 4, "hello_seconds": 1e6})) as verifier:
+        async with crowd(verifier, 40, CROWDS[name]) as idlers:
+            for _ in range(3):
+                assert (await ask(verifier, "/healthz")).body == b"ok\n"
+                assert await generates(verifier)
+            await still_open(idlers, 8)
+        assert verifier.refused.count("no_room") >= 30 or name.startswith("bodies")
+
+
+@pytest.mark.usefixtures("few_places")
+async def test_health_is_told_while_all_places_are_taken_and_a_crowd_waits() -> None:
+    async with guarded_verifier(door_config(limits={"max_connections": 4, "hello_seconds": 1e6})) as verifier:
+        held = [await Transport.connect(verifier.url) for _ in range(4)]
+        async with crowd(verifier, 40) as idlers:
+            assert (await ask(verifier, "/readyz")).status == 200
+            answer = await knock(verifier)
+            assert (answer.status, answer.json["error"]) == (503, "all 4 connections are in use; try again later")
+            await still_open(idlers, 4)
+            for each in held:  # guests are not shown out
+                await wait_for(each.ping())
+        for each in held:
+            await each.close()
+
+
+@pytest.mark.usefixtures("few_places")
+async def test_one_addresss_crowd_is_its_own_trouble() -> None:
+    config = door_config(limits={"max_connections": 100, "max_connections_per_address": 2, "hello_seconds": 1e6})
+    async with guarded_verifier(config) as verifier, crowd(verifier, 20, address="127.0.0.2") as idlers:
+        await still_open(idlers, 4)
+        assert await generates(verifier)
+
+
+@pytest.mark.usefixtures("few_places")
+async def test_a_burst_waits_in_line_and_every_caller_is_answered() -> None:
+    config = door_config(keys={"alice": [ALICE]}, limits={"max_connections": 4, "hello_seconds": 1e6})
+    async with guarded_verifier(config, routes=[ECHO]) as verifier:
+        calls = (ask(verifier, "/v1/echo", method="POST", headers=bearer("wrong"), body=b"{}") for _ in range(150))
+        answers = await asyncio.gather(*calls)
+        assert {answer.status for answer in answers} == {401, 429}
+        assert sum(verifier.refused.count(why) for why in ("unauthorized", "failed_keys")) == 150
+
+
+async def test_a_caller_that_does_not_read_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole answers as well as streams: here of a route that anybody may call."""
+    monkeypatch.setattr(sending, "_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "_WRITE_BYTES", 1e12)
+    caplog.set_level(logging.INFO, logger=sending.__name__)
+    large = Route(method="GET", path="/large", handler=_large, public=True)
+    async with guarded_verifier(routes=[large]) as verifier:
+        with socket.create_connection(("127.0.0.1", verifier.port)) as raw:
+            raw.sendall(b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n")
+            async with asyncio.timeout(GRACE):
+                while "a caller is cut off: it does not read" not in caplog.text:
+                    await asyncio.sleep(0.01)
+
+
+async def _large(call: Call) -> Reply:
+    del call
+    return Reply(body=bytes(64 << 20))
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few_places")
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02", b"GET /healthz HTTP/1.1\r\n\r\n"], ids=repr)
+async def test_a_handshake_that_does_not_end_is_counted_and_ended(
+    sent: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("site")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    context = Certificate(TlsFiles(certificate=files.certificate, key=files.key)).context
+    config = door_config(limits={"max_connections": 4, "hello_seconds": 2.0})
+    async with guarded_verifier(config, tls=context) as verifier:
+        async with crowd(verifier, 30, sent) as idlers:
+            assert await generates(verifier)
+            await still_open(idlers, 8)
+            await still_open(idlers, 0)
+        assert await generates(verifier)

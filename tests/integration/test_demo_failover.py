@@ -1,0 +1,70 @@
+"""The real pair, and a verifier killed in mid-answer: another one computes what it never saw, and goes on the same."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from draftwire.edge_client import AsyncEdgeClient, AsyncStream, Result
+
+from .harness import wait_for
+from .verifier_process import serving
+
+pytestmark = pytest.mark.demo
+
+COUNT = 32
+QUESTION = [{"role": "user", "content": "Write a short story about a robot who learns to paint."}]
+KINDS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0.0}, "coupled": {"temperature": 0.7, "seed": 12}}
+OPTIONS = ("--dtype", "float32", "--threads", "1", "--kv-memory", "256M")
+
+
+async def whole(client: AsyncEdgeClient, kind: str) -> tuple[int, ...]:
+    """The answer without a draft and without a loss."""
+    return (await wait_for(client.generate(QUESTION, max_tokens=COUNT, **KINDS[kind]))).token_ids
+
+
+async def test_kill_9_while_drafts_are_at_work(demo_target_folder: Path, demo_draft_folder: Path) -> None:
+    """A device for each kind of sampling, both in the middle of their answers."""
+    model = str(demo_target_folder)
+    with (
+        serving(model, *OPTIONS, quiet=True) as (first, url),
+        serving(model, *OPTIONS, quiet=True) as (_, standby),
+    ):
+        async with AsyncEdgeClient(standby) as plain:
+            expected = dict(zip(KINDS, await asyncio.gather(*(whole(plain, kind) for kind in KINDS)), strict=True))
+        assert expected["greedy"] != expected["coupled"]
+        clients = {
+            kind: AsyncEdgeClient([url, standby], draft=demo_draft_folder, threads=1, controller="fixed", look_ahead=4)
+            for kind in KINDS
+        }
+        try:
+            await asyncio.gather(*(client.wait_for_draft() for client in clients.values()))
+            streams = {
+                kind: client.stream(QUESTION, max_tokens=COUNT, **KINDS[kind]) for kind, client in clients.items()
+            }
+            answers = asyncio.gather(*(finished(stream) for stream in streams.values()))
+            while not all(map(drafted_well, streams.values())):
+                assert not answers.done()
+                await asyncio.sleep(0.001)
+            first.send_signal(signal.SIGKILL)
+            results = dict(zip(streams, await wait_for(answers), strict=True))
+        finally:
+            await asyncio.gather(*(client.close() for client in clients.values()))
+    for kind, result in results.items():
+        assert result.token_ids == expected[kind]
+        assert result.stats.reconnects == 1
+        assert result.unverified_tokens == 0
+
+
+def drafted_well(stream: AsyncStream) -> bool:
+    """Drafts have been accepted, and more of the answer is to come."""
+    return stream.partial_result().stats.accepted > 1
+
+
+async def finished(stream: AsyncStream) -> Result:
+    """A stream followed to its end."""
+    async with stream:
+        return await stream.get_final_result()
