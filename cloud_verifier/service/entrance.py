@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import socket as sockets
 import ssl
 import sys
@@ -180,6 +179,10 @@ class Entrance:
 
 def _open_files() -> int:
     """How many this process may have."""
+    try:
+        import resource
+    except ImportError:  # Windows, where nobody counts
+        return sys.maxsize
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return files if files != resource.RLIM_INFINITY else sys.maxsize
 

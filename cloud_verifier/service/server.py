@@ -272,7 +272,15 @@ class VerifierServer:
                 return _whole(route.refuse(refusal), headers)
 
         async def respond(request: web.Request, visitor: Visitor, headers: dict[str, str]) -> web.StreamResponse:
-            reply = await route.handler(await self._call(request, visitor))
+            call = await self._call(request, visitor)
+            try:
+                reply = await route.handler(call)
+            except Refusal:
+                raise
+            except Exception as error:  # aiohttp would show a caller the traceback where asyncio is being debugged
+                logger.exception("%s %s failed", call.method, call.path)
+                text = "the verifier failed on this call; try again"
+                raise self._doorkeeper.refusal("internal", 500, text) from error
             if isinstance(reply.body, bytes):
                 return _whole(reply, headers)
             return await _stream(request, reply, reply.body, headers)

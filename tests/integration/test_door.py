@@ -398,3 +398,19 @@ async def test_a_removed_keys_calls_end() -> None:
 
 AT_ONCE: dict[str, Any] = {"wait_when_busy": False}
 """Options of a client that does not wait where the verifier is busy."""
+
+
+async def test_a_fault_of_ours_is_told_without_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even to those who debug asyncio: then aiohttp would send the traceback."""
+
+    async def fail(call: Call) -> Reply:
+        raise RuntimeError(f"a secret of {call.path}")
+
+    asyncio.get_running_loop().set_debug(True)
+    async with guarded_verifier(routes=[Route(method="GET", path="/broken", handler=fail)]) as verifier:
+        answer = await ask(verifier, "/broken")
+        assert answer.status == 500
+        assert answer.json == {"error": "the verifier failed on this call; try again"}
+        assert verifier.refused == ["internal"]
+        assert "a secret of /broken" in caplog.text  # in the log, for the operator
+        assert (await ask(verifier, "/healthz")).status == 200

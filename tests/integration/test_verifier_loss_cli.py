@@ -17,7 +17,7 @@ from .harness import endless_table, reference_tokens, running_verifier, scripted
 from .lost_verifiers import faulty
 from .table_bundle import seal
 from .test_edge_cli import Ran, draftwire
-from .test_verifier_loss_processes import verifier_process
+from .verifier_process import serving_table
 
 PROMPT = [1, 2, 3]
 OPTIONS = ("abc", "--raw", "--max-tokens", "30")
@@ -60,7 +60,7 @@ async def test_the_next_address_takes_over_with_one_line(absent: str) -> None:
 
 async def test_killed_in_mid_answer(right_draft: Path) -> None:
     """As a user would see it: a pause, a line, the same text."""
-    with verifier_process() as (first, url), verifier_process() as (_, standby):
+    with serving_table() as (first, url), serving_table() as (_, standby):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "draftwire.edge_client.cli", "generate", "abc", "--raw", "--max-tokens", "300"),
             *("--url", url, "--url", standby, "--draft", str(right_draft)),
