@@ -83,7 +83,7 @@ class OpenAiApi:
 
     async def _answer(self, endpoint: Endpoint, call: Call) -> Reply:
         try:
-            read = partial(self._read, endpoint, call.body)
+            read = partial(self._read, endpoint, call.body, call.visitor.allowance.most_output)
             asked = read() if len(call.body) <= _INLINE_BYTES else await asyncio.to_thread(read)
         except DraftwireError as error:
             return _refused(call, error).about(endpoint.prompt_field).reply()
@@ -97,12 +97,13 @@ class OpenAiApi:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def _read(self, endpoint: Endpoint, body: bytes) -> _Asked:
+    def _read(self, endpoint: Endpoint, body: bytes, most_output: int | None) -> _Asked:
         fields = Fields(read_json(body))
         options = read_options(fields, most_choices=self._most_choices)
         if options.model is not None:
             self._check_model(options.model)
         wanted, default = endpoint.read_max_tokens(fields)
+        default = min(default, most_output or default)
         endpoint.refuse_unsupported(fields, options)
         prompts = endpoint.read_prompts(fields, self._vocabulary)
         fields.finish()

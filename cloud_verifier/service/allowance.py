@@ -46,6 +46,11 @@ class Allowance:
         """Whose streams those opened from now on are; None where that does not change."""
         return self._tenant() if self._tenant is not None else None
 
+    @property
+    def most_output(self) -> int | None:
+        """Tokens that an answer may have; None for any number."""
+        return self._rules().max_output_tokens
+
     def ask(self, request: Open) -> None:
         """Take leave to open a stream.
 

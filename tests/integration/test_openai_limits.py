@@ -70,6 +70,9 @@ async def test_prompt_and_output_tokens(whose: str, stream: bool) -> None:
         answer = await client.completions.create(model=MODEL, prompt=[1] * 4, max_tokens=6)
         assert answer.usage is not None
         assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 6)
+        unsaid = await client.chat.completions.create(model=MODEL, messages=said("abcd"))  # as much as is allowed
+        assert unsaid.usage is not None
+        assert unsaid.usage.completion_tokens == 6
 
 
 async def test_requests_a_minute_count_every_choice() -> None:
