@@ -35,6 +35,11 @@ logger = logging.getLogger(__name__)
 _ROOM = 1 << 16
 """Of one owner in the inbox, beyond the tokens of one whole context: what 64 busy streams draft within a step."""
 
+_SHORT_STEP = 0.001
+_GIVE_WAY = 0.0001
+"""A step so short waits for no device. A Python thread that never waits leaves the others one turn in 5 ms, and the
+event loop would send less than the engine makes."""
+
 _STOP_SECONDS = 10.0
 
 
@@ -217,8 +222,11 @@ class Engine:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
+            began = time.monotonic()
             idle_until = self._step_safely()
-            if idle_until is not None and not self._inbox and not self._stopping:
+            if idle_until is None and time.monotonic() - began < _SHORT_STEP:
+                time.sleep(_GIVE_WAY)
+            elif idle_until is not None and not self._inbox and not self._stopping:
                 self._wake.wait(max(0.0, idle_until - time.monotonic()))
         self._close_down()
 

@@ -11,9 +11,10 @@ from .lobby import Lobby
 __all__ = ["Visit"]
 
 
-_BUFFER = bytearray(4096)
+_BUFFER = memoryview(bytearray(4096))
 """What is read of one socket in one turn of the event loop, so that one that sends without end does not hold up the
-rest: of the smallest frames this is some milliseconds' work. Shared, as whatever is read is copied at once."""
+rest: of the smallest frames this is some milliseconds' work. Shared, as whatever is read is copied at once. A view,
+because asyncio's TLS fills slices of it, and those of a bytearray are copies."""
 
 
 class Visit(asyncio.BufferedProtocol):
@@ -132,7 +133,7 @@ class Visit(asyncio.BufferedProtocol):
         self._inner = self._serve()
         self._inner.connection_made(transport)
 
-    def get_buffer(self, size_hint: int) -> bytearray:
+    def get_buffer(self, size_hint: int) -> memoryview:
         """See :class:`asyncio.BufferedProtocol`."""
         del size_hint
         return _BUFFER

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -265,3 +267,22 @@ async def test_a_handshake_that_does_not_end_is_counted_and_ended(
             await still_open(idlers, 8)
             await still_open(idlers, 0)
         assert await generates(verifier)
+
+
+async def test_what_comes_in_many_small_pieces_over_tls_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several TLS records that are there at once are read into one buffer, one behind the other."""
+    authority = Authority(tmp_path)
+    files = authority.issue("site")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    context = Certificate(TlsFiles(certificate=files.certificate, key=files.key)).context
+    async with guarded_verifier(tls=context) as verifier:
+        reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port, ssl=ssl.create_default_context())
+        for piece in re.findall(
+            rb"(?s).{1,7}", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ):
+            writer.write(piece)
+        answer = await wait_for(reader.read())
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        writer.close()
