@@ -9,6 +9,7 @@ However many streams lost the connection, the verifiers see one client come back
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -68,6 +69,7 @@ class Lifeline:
         self._old: list[VerifierConnection] = []  # some still have streams
         self._search: asyncio.Task[VerifierConnection] | None = None
         self._searches: set[asyncio.Task[VerifierConnection]] = set()
+        self._faults: dict[str, DraftwireError] = {}  # of the search that goes on, the last of each address
         self._waiting: list[Tell] = []
         self._closed = False
 
@@ -130,6 +132,7 @@ class Lifeline:
 
     async def _find(self) -> VerifierConnection:
         self._addresses.wake()
+        self._faults.clear()
         if self._current is None or self._current is self._given_up:  # an earlier search found nobody
             self._backoff.reset()
             self._backoff.begin(self._clock(), self._budget())
@@ -167,21 +170,26 @@ class Lifeline:
         await self._sleep(self._backoff.next_wait(now) or 0.0)
 
     async def _look(self) -> VerifierConnection:
-        """Try every address that is due, in turn."""
-        faults: list[DraftwireError] = []
+        """Try every address that is due, in turn.
+
+        What is wrong with the others still counts: one that asked for patience may well serve later, whatever those say
+        that refuse for good. Those are not tried again in this search.
+        """
         for url in self._addresses.due(self._clock()):
             try:
                 connection = await self._connect(url)
             except (AuthenticationError, InvalidParameterError):
                 raise  # the same everywhere
             except DraftwireError as error:
-                faults.append(error)
-                if error.retry_after:
+                self._faults[url] = error
+                if not error.retryable:
+                    self._addresses.rest(url, math.inf)
+                elif error.retry_after:
                     self._addresses.rest(url, self._clock() + error.retry_after)
             else:
                 self._addresses.good(url)
                 return connection
-        raise _joined(faults)
+        raise _joined(list(self._faults.values()))
 
 
 def _joined(faults: list[DraftwireError]) -> DraftwireError:

@@ -87,6 +87,7 @@ class AsyncStream:
                 self._failure = self._failure or reason
                 self._task.cancel()
             await asyncio.wait([self._task])
+            self._transcript.close()  # a task that was cancelled before its first turn has not
             self._ended.set()
 
     def __aiter__(self) -> AsyncIterator[Event]:

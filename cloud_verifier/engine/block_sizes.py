@@ -1,4 +1,4 @@
-"""How much of each stream a step takes: what is left of its budget after one token each goes where it gains most."""
+"""How many proposals of each stream a step verifies: what is left of its budget goes where it gains most."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .stream import PARTIES, Party, VerifierStream
+from .stream import VerifierStream
 
-__all__ = ["LEAST_SHARE", "choose_drafts", "share_prompts"]
-
-LEAST_SHARE = 16
-"""Prompt tokens that a stream reads in a step, if it reads any and has so many left."""
+__all__ = ["choose_drafts"]
 
 
 @dataclass(slots=True)
@@ -82,42 +79,3 @@ def choose_drafts(
 def _gains(stream: VerifierStream, most: int) -> list[float]:
     chances = stream.survival()[: max(0, min(most, stream.remaining - 1))]
     return [0.0, *chances][: len(chances)] if stream.by_rejection else chances
-
-
-def share_prompts(streams: Sequence[VerifierStream], *, tokens: int) -> list[int]:
-    """How many prompt tokens each stream reads: equal shares for tenants, for the addresses of each, for the owners of
-    those, and first come first served within an owner.
-
-    What one does not need goes to the others. A share has at least ``LEAST_SHARE`` tokens, because each stream costs
-    something by itself; where there are more to share than that allows, those go first whose turn is longest ago.
-
-    Args:
-        streams: that read their prompts, in the order in which they came.
-        tokens: to be read in all.
-    """
-    given: dict[int, int] = {}
-    _deal(streams, tokens, 0, given)
-    return [given.get(id(stream), 0) for stream in streams]
-
-
-def _deal(streams: Sequence[VerifierStream], tokens: int, level: int, given: dict[int, int]) -> None:
-    if level == PARTIES:
-        for stream in streams:
-            given[id(stream)] = min(_unread([stream]), tokens)
-            tokens -= given[id(stream)]
-        return
-    groups: dict[Party, list[VerifierStream]] = {}
-    for stream in streams:
-        groups.setdefault(stream.parties[level], []).append(stream)
-    waiting = sorted(groups.values(), key=lambda group: max(stream.read_at for stream in group))
-    while tokens > 0 and waiting:
-        count = max(1, tokens // LEAST_SHARE)
-        served, waiting = sorted(waiting[:count], key=_unread), waiting[count:]
-        for others, group in zip(range(len(served), 0, -1), served, strict=True):
-            share = min(tokens // others, _unread(group))
-            _deal(group, share, level + 1, given)
-            tokens -= share
-
-
-def _unread(streams: Sequence[VerifierStream]) -> int:
-    return sum(len(stream.sequence) - stream.cached for stream in streams)

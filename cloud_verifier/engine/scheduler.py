@@ -36,7 +36,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...protocol.messages import Policy
-from .block_sizes import LEAST_SHARE, choose_drafts, share_prompts
+from .block_sizes import choose_drafts
+from .prompt_shares import LEAST_SHARE, PromptShares
 from .rhythm import Due, Typical
 from .speculation import Speculation
 from .step_model import StepModel
@@ -113,7 +114,7 @@ class Scheduler:
         self._steps = StepModel()
         self._reading = Typical()  # seconds a prompt token
         self._mixed = 0  # steps since decoding was last seen by itself
-        self._step = 0
+        self._prompts = PromptShares()
 
     def stepped(self, work: Sequence[Work], seconds: float) -> None:
         """Learn how long a step took; where it read prompts, what those cost beside the rest."""
@@ -218,10 +219,7 @@ class Scheduler:
         """One token for each stream that decodes; then prompts; then drafts, as far as they are worth it."""
         decoding = [stream for stream in streams if not stream.prefilling]
         reading = [stream for stream in streams if stream.prefilling]
-        parts = share_prompts(reading, tokens=self._prompt_tokens(len(decoding)))
-        self._step += 1
-        for stream, part in zip(reading, parts, strict=True):
-            stream.read_at = self._step if part else stream.read_at
+        parts = self._prompts.share(reading, tokens=self._prompt_tokens(len(decoding)))
         pending = {id(stream): part for stream, part in zip(reading, parts, strict=True)}
         ending = [stream for stream in reading if pending[id(stream)] >= len(stream.sequence) - stream.cached]
         tokens = len(decoding) + sum(parts)

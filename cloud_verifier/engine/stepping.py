@@ -75,11 +75,11 @@ class Stepper:
             try:
                 logits = self._target.step([share.block for share in work])
             except OutOfKvMemoryError as error:
-                work = self._make_room(work, error, started, outbox)
+                work = self._make_room(work, error, outbox)
                 continue
             except Exception as error:  # whatever a model raises must not end the other streams
                 self._observer.failed_step(error)
-                self._isolate(work, error, started, outbox)
+                self._isolate(work, error, outbox)
                 return
             finally:
                 self.busy_since = None
@@ -103,14 +103,14 @@ class Stepper:
             )
         )
 
-    def _make_room(self, work: list[Work], error: OutOfKvMemoryError, started: float, outbox: Outbox) -> list[Work]:
+    def _make_room(self, work: list[Work], error: OutOfKvMemoryError, outbox: Outbox) -> list[Work]:
         """Memory ran out: forget prefixes, or let a stream wait until there is room for it again.
 
         Returns the work to go on with.
         """
         made = self._roster.make_room()
         if made is None:
-            self._isolate(work, error, started, outbox)  # nothing can be given up: the target has less than it promised
+            self._isolate(work, error, outbox)  # nothing can be given up: the target has less than it promised
             return []
         if made.preempted is None:
             return work
@@ -118,13 +118,14 @@ class Stepper:
         self._observer.preempted(made.preempted)
         return [share for share in work if share.stream is not made.preempted]
 
-    def _isolate(self, work: list[Work], error: Exception, started: float, outbox: Outbox) -> None:
+    def _isolate(self, work: list[Work], error: Exception, outbox: Outbox) -> None:
         """A batch failed: try its streams one by one, and fail only those that fail alone."""
-        for share in work:
+        for share in filter(_has_its_place, work):
             self._target.rollback(share.block.stream, share.block.start)
         if len(work) > 1:
             for share in work:
-                self.advance([share], started, outbox)
+                if _has_its_place(share):  # one before it may have needed its memory
+                    self.advance([share], time.monotonic(), outbox)
             return
         stream = work[0].stream
         if isinstance(error, BusyError):
@@ -171,6 +172,10 @@ class Stepper:
             self.counters.run_ahead += committed
         report = CommitReport(at=ended, drafted=drafted, accepted=accepted, committed=committed, run_ahead=run_ahead)
         self._observer.committed(share.stream, report)
+
+
+def _has_its_place(share: Work) -> bool:
+    return share.stream.slot == share.block.stream
 
 
 def _verify(share: Work, rows: NDArray[np.float32]) -> tuple[Verdict, int]:

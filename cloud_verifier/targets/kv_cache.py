@@ -151,11 +151,15 @@ class KvCache:
             return
         self.reserve(stream, end)
         pool, slot = self.place(stream)
-        with torch.inference_mode():
-            for layer in range(len(self.layers)):
-                pool.keys[layer][slot, :, start:end] = torch.cat([block.keys[layer] for block in blocks], dim=1)
-                pool.values[layer][slot, :, start:end] = torch.cat([block.values[layer] for block in blocks], dim=1)
         self.advance(stream, end)
+        try:
+            with torch.inference_mode():
+                for layer in range(len(self.layers)):
+                    pool.keys[layer][slot, :, start:end] = torch.cat([block.keys[layer] for block in blocks], dim=1)
+                    pool.values[layer][slot, :, start:end] = torch.cat([block.values[layer] for block in blocks], dim=1)
+        except (MemoryError, RuntimeError) as error:
+            self.rollback(stream, start)
+            raise OutOfKvMemoryError from error
 
     def release(self, block: KvBlock) -> None:
         """A block is no longer held."""

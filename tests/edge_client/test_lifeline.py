@@ -153,6 +153,29 @@ async def test_addresses_that_all_refuse_for_good_end_it_at_once(world: World) -
     assert world.urls == ["a", "b"]
 
 
+async def test_an_address_that_asked_for_patience_is_waited_for_whatever_the_others_say(world: World) -> None:
+    world.answers = {"a": VerifierRefusedError("429", retryable=True, retry_after=2.0), "b": VerifierRefusedError("404")}
+    world.wake = lambda: world.answers.pop("a", None)
+    connection = await world.lifeline("a", "b", reconnect_seconds=30.0).connection()
+    assert connection.url == "a"
+    assert world.urls == ["a", "b", "a"]  # who refused for good is asked once
+    assert sum(world.slept) >= 2.0
+
+
+async def test_a_look_that_comes_a_moment_too_early_ends_nothing(world: World) -> None:
+    world.answers = {"a": VerifierRefusedError("429", retryable=True, retry_after=2.0)}
+    lifeline = world.lifeline("a", reconnect_seconds=30.0)
+    early = iter([0.01])
+    sleep = lifeline._sleep
+
+    async def too_short(seconds: float) -> None:
+        await sleep(seconds - next(early, 0.0))
+
+    lifeline._sleep = too_short
+    world.wake = lambda: world.answers.pop("a", None) if len(world.slept) > 1 else None
+    assert (await lifeline.connection()).url == "a"
+
+
 # --- a loss -----------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,13 @@ async def _nothing_left(verifier: RunningVerifier) -> None:
             await asyncio.sleep(0)
 
 
+async def test_a_stream_closed_before_it_begins_has_no_events() -> None:
+    async with running_verifier(endless_table()) as verifier, AsyncEdgeClient(verifier.url) as client:
+        async with client.stream(PROMPT) as stream:
+            pass
+        assert [event async for event in stream] == []
+
+
 @pytest.mark.parametrize("turns", [0, 1, 2, 5, 20, 100])
 async def test_closing_at_any_point_ends_the_stream_and_frees_everything(turns: int, right_draft: Path) -> None:
     async with running_verifier(endless_table()) as verifier:

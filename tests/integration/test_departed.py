@@ -47,6 +47,7 @@ async def test_a_lost_socket_takes_its_streams_out_of_the_batch_within_a_step() 
         for _ in range(3):
             await client.open(PROMPT, max_tokens=ENDLESS)
         await target.step_until(lambda: target.opened == 3)
+        await target.until(lambda: target.entered > target.steps)
         steps = target.entered  # the last of them is under way
         relay.cut()
         await verifier.until_inside(0)

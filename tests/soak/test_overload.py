@@ -110,10 +110,12 @@ async def watch_health(port: int, level: Level) -> None:
     while True:
         began = time.monotonic()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert b" 200 " in await reader.readline()
-        level.health.append(time.monotonic() - began)
-        writer.close()
+        try:
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+            level.health.append(time.monotonic() - began)
+        finally:  # it may be told to end at any moment
+            writer.close()
         await writer.wait_closed()
         await asyncio.sleep(0.02)
 

@@ -43,8 +43,11 @@ class CountingTarget(TableTarget):
     def __init__(self, budget: int) -> None:
         super().__init__(vocabulary_size=V, seed=3, eos_bias=-1e4, max_context=20_000, kv_budget=budget)
         self.computed = 0
+        self.fails_together = False
 
     def step(self, blocks: Sequence[Block]) -> list[NDArray[np.float32]]:
+        if self.fails_together and len(blocks) > 1:
+            raise RuntimeError("no batch")
         rows = super().step(blocks)
         self.computed += sum(len(block.tokens) for block in blocks)
         return rows
@@ -295,3 +298,19 @@ def test_a_stream_whose_keys_and_values_were_lost_for_want_of_memory_is_computed
     finish(engine)
     assert watch.preempted_of.total() == 1
     assert [device.answer(stream) for stream in (1, 2, 3)] == [alone(GREEDY)] * 3
+
+
+def test_a_batch_that_fails_while_memory_is_out_fails_nobody() -> None:
+    """Taken apart, its first stream needs the memory of one that is still to be tried."""
+    engine, target, watch = engine_of(3 * 66)
+    devices = [device_of(engine, "a") for _ in range(3)]
+    for device in devices:
+        device.open(1, prompt=prompt_of(2), max_tokens=150, drafting=False)
+    for _ in range(65):
+        step(engine)
+    target.fails_together = True
+    step(engine)
+    target.fails_together = False
+    assert watch.preempted_of.total() > 0
+    finish(engine)
+    assert [len(device.answer(1)) for device in devices] == [150] * 3

@@ -142,6 +142,24 @@ def test_more_than_a_stream_may_hold_cannot_be_restored(cache: KvCache) -> None:
     assert cache.length(1) == 50
 
 
+def test_blocks_that_cannot_be_copied_for_want_of_memory_leave_the_stream_as_it_was(
+    cache: KvCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.open(1, 50)
+    cache.reserve(1, 20)
+    cache.advance(1, 20)
+    block = cache.save(1, 0, 16)
+    cache.rollback(1, 0)
+
+    def refuse(*_: Any, **__: Any) -> torch.Tensor:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "cat", refuse)
+    with pytest.raises(OutOfKvMemoryError):
+        cache.restore(1, [block])
+    assert cache.length(1) == 0
+
+
 def of_budget(tokens: int, *, max_length: int = 1000) -> KvCache:
     """Memory for so many tokens, and for one tensor to be held twice while a pool changes its size."""
     budget = tokens * (TOKEN_BYTES + WIDEST_BYTES)
