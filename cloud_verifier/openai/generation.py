@@ -79,8 +79,7 @@ class Generation(Owner):
             DraftwireError: the caller may not open them.
             GenerationError: one of them was refused.
         """
-        for request in self._requests:
-            self._visitor.allowance.ask(request)
+        self._visitor.allowance.ask(*self._requests)
         for request in self._requests:
             self._engine.open(self, request)
         while self._unopened and not self._deltas and self._failure is None:

@@ -8,7 +8,7 @@ from ...protocol.errors import BusyError, ErrorCode, InvalidParameterError, Prom
 from ...protocol.messages import Open
 from ..engine.tenant import Tenant
 from .config import KeyRules
-from .quota import Buckets
+from .quota import Buckets, capacity
 
 __all__ = ["UNLIMITED", "Allowance"]
 
@@ -51,8 +51,8 @@ class Allowance:
         """Tokens that an answer may have; None for any number."""
         return self._rules().max_output_tokens
 
-    def ask(self, request: Open) -> None:
-        """Take leave to open a stream.
+    def ask(self, *requests: Open) -> None:
+        """Take leave to open streams: for all of them or for none.
 
         A resumed stream's committed tokens are output: it had leave for them, and calling a prompt committed gains
         nothing, as the sum of both limits holds in any case.
@@ -60,9 +60,15 @@ class Allowance:
         Raises:
             BusyError: too many requests this minute; it says when to come again.
             PromptTooLongError: more prompt than is allowed.
-            InvalidParameterError: more output than is allowed.
+            InvalidParameterError: more output than is allowed, or more streams at once than ever will be.
         """
         rules = self._rules()
+        for request in requests:
+            self._check_sizes(request, rules)
+        if rules.requests_per_minute is not None:
+            self._take(len(requests), rules.requests_per_minute)
+
+    def _check_sizes(self, request: Open, rules: KeyRules) -> None:
         most = rules.max_prompt_tokens
         if most is not None and request.prompt_length > most:
             self._refused("max_prompt_tokens")
@@ -75,12 +81,20 @@ class Allowance:
         if most is not None and output > most:
             self._refused("max_output_tokens")
             raise InvalidParameterError("max_tokens", f"asks for {output} tokens; at most {most} are allowed here")
-        wait = self._buckets.take(self._name, rules.requests_per_minute)
+
+    def _take(self, count: int, per_minute: float) -> None:
+        most = int(capacity(per_minute))
+        if count > most:
+            self._refused("requests_per_minute")
+            raise InvalidParameterError(
+                "n", f"asks for {count} answers, each a request; at most {most} are allowed here"
+            )
+        wait = self._buckets.take(self._name, per_minute, count=count)
         if wait:
             self._refused("requests_per_minute")
-            noun = "request" if rules.requests_per_minute == 1 else "requests"
+            noun = "request" if per_minute == 1 else "requests"
             raise BusyError(
-                f"more than {rules.requests_per_minute:g} {noun} a minute; try again in {wait:.1f} s",
+                f"more than {per_minute:g} {noun} a minute; try again in {wait:.1f} s",
                 code=ErrorCode.BUSY,
                 retry_after=wait,
             )

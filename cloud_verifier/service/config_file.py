@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ __all__ = ["DEFAULT_ROUTE", "read_config"]
 DEFAULT_ROUTE = "default"
 """The name in the file of the route that has none."""
 
+_SHOWN = 80
+
 T = TypeVar("T")
 
 
@@ -35,7 +38,7 @@ def read_config(path: Path) -> Config:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidParameterError(str(path), f"cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise InvalidParameterError(str(path), f"is no TOML: {error}") from None
     with _Table(values, where=str(path)) as top:
         thresholds = _thresholds(top.table("guardrails"), Thresholds())
@@ -175,6 +178,15 @@ def _thresholds(table: _Table, base: Thresholds) -> Thresholds:
 # --- the values ---------------------------------------------------------------------------------------------------
 
 
+def _shown(value: Any) -> str:
+    """A value in a message: its beginning, where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # hexadecimal digits may be more than Python writes as decimal ones
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("must be a table")
@@ -183,7 +195,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"must be text, not {value!r}")
+        raise ValueError(f"must be text, not {_shown(value)}")
     return value
 
 
@@ -194,26 +206,30 @@ def _texts(value: Any) -> list[str]:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"must be a number, not {value!r}")
-    return float(value)
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
+            number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"must be a number, not {_shown(value)}")
+    return number
 
 
 def _positive(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
-        raise ValueError(f"must be a whole number, at least 1, not {value!r}")
+        raise ValueError(f"must be a whole number, at least 1, not {_shown(value)}")
     return value
 
 
 def _rate(value: Any) -> float:
     if not 0.0 < _number(value) <= 1e9:
-        raise ValueError(f"must be a number above 0, not {value!r}")
+        raise ValueError(f"must be a number above 0, not {_shown(value)}")
     return float(value)
 
 
 def _seconds(value: Any) -> float:
     if not 0.0 <= _number(value) <= 1e9:
-        raise ValueError(f"must be seconds, 0 or more, not {value!r}")
+        raise ValueError(f"must be seconds, 0 or more, not {_shown(value)}")
     return float(value)
 
 
@@ -223,12 +239,12 @@ def _rule(value: Any) -> Rule:
         return Rule(Speculation.ON, share=_number(value["canary"]))
     if isinstance(value, str) and value in [each.value for each in Speculation]:
         return Rule(Speculation(value))
-    raise ValueError(f"must be 'on', 'off', 'shadow' or {{canary = SHARE}}, not {value!r}")
+    raise ValueError(f"must be 'on', 'off', 'shadow' or {{canary = SHARE}}, not {_shown(value)}")
 
 
 def _tripped(value: Any) -> Speculation:
     if value not in ("off", "shadow"):
-        raise ValueError(f"must be 'off' or 'shadow', not {value!r}")
+        raise ValueError(f"must be 'off' or 'shadow', not {_shown(value)}")
     return Speculation(value)
 
 

@@ -69,6 +69,8 @@ class Connection:
 
     def receive(self, data: bytes | str) -> bool:
         """Take one WebSocket message. Returns False when the connection must be closed."""
+        if not self._open:
+            return False
         opened_next = self._session.next_stream
         try:
             messages = self._session.receive(data)

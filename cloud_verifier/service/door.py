@@ -105,9 +105,10 @@ class Door:
         self.failed_reloads = 0
 
     @property
-    def tls(self) -> ssl.SSLContext | None:
-        """For the listening socket; None for plain text."""
-        return self._certificate.context if self._certificate is not None else None
+    def tls(self) -> Callable[[], ssl.SSLContext] | None:
+        """Gives what a connection is to use that comes now; None for plain text."""
+        certificate = self._certificate
+        return (lambda: certificate.context) if certificate is not None else None
 
     @property
     def scheme(self) -> str:

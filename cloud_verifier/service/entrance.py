@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket as sockets
@@ -18,6 +19,7 @@ from ...protocol.errors import VerifierError
 from .config import DoorLimits
 from .crowd import address_group
 from .lobby import Lobby
+from .sending import WRITE_SECONDS
 from .visit import Visit
 
 __all__ = ["Entrance"]
@@ -36,8 +38,13 @@ _OTHER_FILES = 128
 _LOOK = 0.02
 """How often somebody is looked for who may go."""
 _PAUSE = 0.5
-_GOODBYE_SECONDS = 5.0
-"""How long a TLS connection may take to end."""
+_GOODBYE_SECONDS = WRITE_SECONDS
+"""How long a TLS connection may take to end: what a slow reader has not read by then is lost."""
+_FILES = (errno.EMFILE, errno.ENFILE)
+_SHORTAGES = (*_FILES, errno.ENOBUFS, errno.ENOMEM)
+"""Where one connection less is room for another."""
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Where a name has an address that this machine has not."""
 
 
 class Entrance:
@@ -47,7 +54,7 @@ class Entrance:
         serve: makes the protocol that serves a connection.
         limits: as of now.
         refused: is told a short name of why, for each socket that is let go of unasked.
-        tls: for the connections; None for plain text.
+        tls: gives what a connection is to use that comes now; None for plain text.
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class Entrance:
         limits: Callable[[], DoorLimits],
         *,
         refused: Callable[[str], None],
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._serve = serve
         self._limits = limits
@@ -101,19 +108,25 @@ class Entrance:
     # --- taking them --------------------------------------------------------------------------------------------
 
     async def _take(self, listener: sockets.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await self._make_room()
             try:
-                socket, address = await loop.sock_accept(listener)
-            except ConnectionError:  # it left the queue
-                continue
-            except OSError as error:
-                await self._recover(error)
-                continue
-            self._short = False
-            self._let_in(socket, address_group(str(address[0])))
-            await asyncio.sleep(0)  # a burst must not keep the loop from those that are inside
+                await self._take_one(listener)
+            except Exception:  # of one visit, which must not keep everybody else out
+                logger.exception("a connection was not taken")
+                await asyncio.sleep(_PAUSE)
+
+    async def _take_one(self, listener: sockets.socket) -> None:
+        await self._make_room()
+        try:
+            socket, address = await asyncio.get_running_loop().sock_accept(listener)
+        except ConnectionError:  # it left the queue
+            return
+        except OSError as error:
+            await self._recover(error)
+            return
+        self._short = False
+        self._let_in(socket, address_group(str(address[0])))
+        await asyncio.sleep(0)  # a burst must not keep the loop from those that are inside
 
     async def _make_room(self) -> None:
         """Until there is room for one more."""
@@ -132,12 +145,13 @@ class Entrance:
         return visit is not None
 
     async def _recover(self, error: OSError) -> None:
-        """Where file descriptors or buffers have run out."""
+        """Where file descriptors or buffers have run out, or something else keeps connections from being taken."""
         if not self._short:
-            logger.error("connections wait: %s; raise the limit of open files (ulimit -n)", _reason(error))
+            advice = "; raise the limit of open files (ulimit -n)" if error.errno in _FILES else ""
+            logger.error("connections wait: %s%s", _reason(error), advice)
             self._short = True
-        if not self._show_out():
-            await asyncio.sleep(_PAUSE)
+        makes_room = error.errno in _SHORTAGES and self._show_out()
+        await asyncio.sleep(_LOOK if makes_room else _PAUSE)  # the socket of whoever goes is closed in the next turn
 
     def _let_in(self, socket: sockets.socket, group: str) -> None:
         most = self._limits().max_connections_per_address
@@ -163,7 +177,7 @@ class Entrance:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: visit,
                 socket,
-                ssl=self._tls,
+                ssl=self._tls() if self._tls is not None else None,
                 ssl_shutdown_timeout=_GOODBYE_SECONDS if self._tls is not None else None,
             )
         except OSError as error:  # no TLS that we speak, or it left
@@ -188,20 +202,34 @@ def _open_files() -> int:
 
 
 async def _bind(host: str, port: int) -> list[sockets.socket]:
-    """A listening socket for each address that the host has; OSError where one cannot be had."""
+    """A listening socket for each address that the host has, all with one port.
+
+    Raises:
+        OSError: this machine has none of the addresses, or the port of one cannot be had.
+    """
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
     )
     listeners: list[sockets.socket] = []
+    absent: OSError | None = None
     try:
         for family, address in dict.fromkeys((each[0], each[4]) for each in found):
-            listener = sockets.create_server(address, family=family, backlog=_BACKLOG)
+            try:
+                listener = sockets.create_server((address[0], port, *address[2:]), family=family, backlog=_BACKLOG)
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
+                absent = error
+                continue
             listener.setblocking(False)
             listeners.append(listener)
+            port = int(listener.getsockname()[1])
     except OSError:
         for listener in listeners:
             listener.close()
         raise
+    if absent is not None and not listeners:
+        raise absent
     return listeners
 
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Buckets", "TokenBucket"]
+__all__ = ["Buckets", "TokenBucket", "capacity"]
 
 
 @dataclass(slots=True)
@@ -25,23 +25,27 @@ class TokenBucket:
     @classmethod
     def full(cls, per_minute: float, *, now: float) -> TokenBucket:
         """A bucket with all its tokens."""
-        return cls(per_minute, _capacity(per_minute), now)
+        return cls(per_minute, capacity(per_minute), now)
 
-    def take(self, now: float) -> float:
-        """Take one token: 0.0. Where there is none, nothing is taken, and the seconds until there is one returned."""
+    def take(self, now: float, count: int = 1) -> float:
+        """Take ``count`` tokens: 0.0. Where there are fewer, none is taken, and the seconds until there are returned.
+
+        There are never more than :func:`capacity`.
+        """
         self._gain(now)
-        if self.tokens >= 1.0:
-            self.tokens -= 1.0
+        if self.tokens >= count:
+            self.tokens -= count
             return 0.0
-        return (1.0 - self.tokens) * 60.0 / self.per_minute
+        return (count - self.tokens) * 60.0 / self.per_minute
 
     def _gain(self, now: float) -> None:
         gained = max(0.0, now - self.at) * self.per_minute / 60.0
-        self.tokens = min(_capacity(self.per_minute), self.tokens + gained)
+        self.tokens = min(capacity(self.per_minute), self.tokens + gained)
         self.at = max(self.at, now)
 
 
-def _capacity(per_minute: float) -> float:
+def capacity(per_minute: float) -> float:
+    """Tokens that a bucket holds at most."""
     return max(1.0, per_minute)
 
 
@@ -63,8 +67,8 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def take(self, name: str, per_minute: float | None) -> float:
-        """Take a token of ``name``'s: 0.0, or the seconds until there is one. None is no limit."""
+    def take(self, name: str, per_minute: float | None, *, count: int = 1) -> float:
+        """Take ``count`` tokens of ``name``'s: 0.0, or the seconds until there are as many. None is no limit."""
         if per_minute is None:
             return 0.0
         now = self._clock()
@@ -75,4 +79,4 @@ class Buckets:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(name)
         bucket.per_minute = per_minute
-        return bucket.take(now)
+        return bucket.take(now, count)

@@ -8,13 +8,13 @@ import logging
 import socket as sockets
 from collections.abc import Awaitable
 
-__all__ = ["limit_buffer", "send_in_time"]
+__all__ = ["WRITE_SECONDS", "limit_buffer", "send_in_time"]
 
 logger = logging.getLogger(__name__)
 
 _SEND_BUFFER = 32 * 1024
 """Bytes of a socket's commits that the kernel may hold: thousands of them, where a step makes one of ten bytes."""
-_WRITE_SECONDS = 20.0
+WRITE_SECONDS = 20.0
 """How long a caller may leave a piece of an answer unread."""
 _WRITE_BYTES = 64 * 1024.0
 """Of a large piece, what must be read in a second."""
@@ -23,7 +23,7 @@ _WRITE_BYTES = 64 * 1024.0
 async def send_in_time(sending: Awaitable[None], transport: asyncio.BaseTransport | None, *, size: int = 0) -> None:
     """Wait until ``size`` bytes are sent, and let go of a caller that does not read: then ConnectionResetError."""
     try:
-        async with asyncio.timeout(_WRITE_SECONDS + size / _WRITE_BYTES):
+        async with asyncio.timeout(WRITE_SECONDS + size / _WRITE_BYTES):
             await sending
     except TimeoutError:
         logger.info("a caller is cut off: it does not read")

@@ -28,7 +28,7 @@ from .peer import Peer
 from .sending import limit_buffer, send_in_time
 from .signals import caught_signal, drain
 from .usher import see_out
-from .visit import Visit
+from .visit import KEEP_ALIVE_SECONDS, Visit
 
 __all__ = ["VerifierServer"]
 
@@ -42,8 +42,6 @@ _BODY_SECONDS = 30.0
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 256 * 1024
 """What is still read of a body that nobody wants, so that the answer reaches whoever is sending it."""
-_KEEP_ALIVE_SECONDS = 75.0
-"""How long a plain HTTP connection may be without a request: longer than common proxies keep theirs."""
 
 
 class VerifierServer:
@@ -82,8 +80,8 @@ class VerifierServer:
     def app(self) -> web.Application:
         """The aiohttp application."""
         app = web.Application(client_max_size=self._limits.max_message_bytes * 8, middlewares=[self._attendant()])
-        app.router.add_get("/v1/verify", self._verify, expect_handler=_say_nothing_yet)
-        app.router.add_get("/v1/verify/{route}", self._verify, expect_handler=_say_nothing_yet)
+        for path in ("/v1/verify", "/v1/verify/{route}"):
+            app.router.add_get(path, self._verify, allow_head=False, expect_handler=_say_nothing_yet)
         for route in self._routes:
             app.router.add_route(route.method, route.path, self._answerer(route), expect_handler=_say_nothing_yet)
         for path in dict.fromkeys(route.path for route in self._routes):
@@ -97,13 +95,13 @@ class VerifierServer:
         port: int,
         *,
         ready: Callable[[int], None],
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         reload: Callable[[], None] | None = None,
     ) -> None:
         """Serve until a signal. SIGTERM lets running streams finish for a while, SIGINT ends them; a second signal
         ends the process at once. SIGHUP calls ``reload``, where one is given.
 
-        ``ready`` is told the bound port once connections are taken.
+        ``ready`` is told the bound port once connections are taken. ``tls`` gives what a new connection is to use.
         """
         stop = caught_signal(reload=reload)
         async with self.listening(host, port, tls=tls) as bound:
@@ -112,7 +110,9 @@ class VerifierServer:
                 await drain(self._engine, self._drain_seconds)
 
     @contextlib.asynccontextmanager
-    async def listening(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    async def listening(
+        self, host: str, port: int, *, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> AsyncIterator[int]:
         """Take connections meanwhile; yields the bound port. VerifierError where the address cannot be had."""
         runner = web.AppRunner(
             self.app(),
@@ -121,7 +121,7 @@ class VerifierServer:
             handle_signals=False,
             handler_cancellation=True,  # whoever leaves stops what was being done for it
             shutdown_timeout=_REQUEST_SECONDS,
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
             lingering_time=0,  # which has no limit in bytes; see _linger
         )
         await runner.setup()
@@ -164,11 +164,8 @@ class VerifierServer:
             text = f"{request.method} {request.path[:100]!r} is not served here ({error.reason}); {advice}"
             response = _whole(plain_refusal(self._doorkeeper.refusal(why, error.status, text)), {})
             response.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
-        if response.prepared:
-            return response
-        if request.body_exists and not request.content.is_eof():
-            response.force_close()
-        await _send_whole(response, request)
+        if not response.prepared:
+            await _send_whole(response, request)
         return response
 
     def _check_body(self, request: web.Request, *, taken: bool) -> None:
@@ -267,7 +264,10 @@ class VerifierServer:
                 self._check_body(request, taken=takes_body)
                 with self._connected(request, visitor) as guest:
                     guest.when_dismissed(cancelling(asyncio.current_task()))
-                    return await respond(request, visitor, headers)
+                    response = await respond(request, visitor, headers)
+                    if not response.prepared:  # it is a guest until its answer is sent
+                        await _send_whole(response, request)
+                    return response
             except Refusal as refusal:
                 return _whole(route.refuse(refusal), headers)
 
@@ -296,6 +296,9 @@ class VerifierServer:
             raise self._doorkeeper.refusal("slow_body", 408, text) from None
         except web.HTTPRequestEntityTooLarge:
             raise self._doorkeeper.too_large(request.client_max_size) from None
+        except web.RequestPayloadError:
+            text = "the request's body is malformed: no such encoding; check Content-Encoding and Transfer-Encoding"
+            raise self._doorkeeper.refusal("bad_request", 400, text) from None
         headers = lower_names(request.headers)
         return Call(method=request.method, path=request.path, headers=headers, body=body, visitor=visitor)
 
@@ -320,12 +323,15 @@ class VerifierServer:
         await asyncio.gather(*(peer.finish(WSCloseCode.GOING_AWAY, reason) for peer in list(self._peers)))
 
 
+_NOT_OURS = (HttpProcessingError, web.HTTPException, web.RequestPayloadError, ConnectionError)
+
+
 class _OurFaults(logging.Filter):
     """Keeps requests that are malformed or cut short out of the log: no fault of ours, and they may hold a key."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError | web.HTTPException | ConnectionError)
+        return not isinstance(error, _NOT_OURS)
 
 
 def _fault_log() -> logging.Logger:
@@ -385,6 +391,9 @@ async def _stream(
 
 
 async def _send_whole(response: web.StreamResponse, request: web.Request) -> None:
+    if request.body_exists and not request.content.is_eof():
+        response.force_close()
+
     async def send() -> None:
         await response.prepare(request)
         await response.write_eof()

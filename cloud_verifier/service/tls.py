@@ -11,7 +11,12 @@ __all__ = ["Certificate"]
 
 
 class Certificate:
-    """A certificate and its key, in a context that servers can go on using while both are renewed.
+    """A certificate and its key, which may be renewed.
+
+    Attributes:
+        files: that they are from.
+        context: for connections from now on; another one after each :meth:`reload`, as a context that has a
+            certificate keeps it beside a new one of another kind of key.
 
     Raises:
         InvalidParameterError: a file is missing or unreadable, is no certificate or key, asks for a password, or the
@@ -29,8 +34,7 @@ class Certificate:
             InvalidParameterError: as above; the old certificate stays in use.
         """
         files = files or self.files
-        _load(files, _context())  # first where a fault does no harm
-        _load(files, self.context)
+        self.context = _load(files, _context())
         self.files = files
 
 

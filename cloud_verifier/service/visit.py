@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket as sockets
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from .lobby import Lobby
 
-__all__ = ["Visit"]
+__all__ = ["KEEP_ALIVE_SECONDS", "Visit"]
 
+KEEP_ALIVE_SECONDS = 75.0
+"""How long a plain HTTP connection may be without a request: longer than common proxies keep theirs."""
+_REST_SECONDS = KEEP_ALIVE_SECONDS + 5.0
+"""After which a socket is gone that rests: it has been closed by then, and its client has not read what was sent."""
+_WRITE_BUFFER = 64 * 1024
+"""Bytes that are held for a client until it reads, beside those of the kernel. With TLS asyncio would hold more than a
+slow reader takes while a connection ends."""
 
 _BUFFER = memoryview(bytearray(4096))
 """What is read of one socket in one turn of the event loop, so that one that sends without end does not hold up the
@@ -29,6 +38,7 @@ class Visit(asyncio.BufferedProtocol):
         hello_seconds: the time limit as of now.
         timed_out: called when it has been let go of for that.
         gone: called once, when its place is free again.
+        rest_seconds: after an answer, until a socket without a request is let go of.
     """
 
     def __init__(
@@ -39,6 +49,7 @@ class Visit(asyncio.BufferedProtocol):
         hello_seconds: Callable[[], float],
         timed_out: Callable[[], None],
         gone: Callable[[Visit], None],
+        rest_seconds: float = _REST_SECONDS,
     ) -> None:
         self.transport: asyncio.Transport | None = None
         """What the protocol writes to; None before, such as in a TLS handshake."""
@@ -49,6 +60,9 @@ class Visit(asyncio.BufferedProtocol):
         self._hello_seconds = hello_seconds
         self._timed_out = timed_out
         self._gone = gone
+        self._rest_seconds = rest_seconds
+        self._encrypted = False
+        self._socket: TransportSocket | None = None
         self._inner: asyncio.Protocol | None = None
         self._loop = asyncio.get_running_loop()
         self._resting = False
@@ -73,9 +87,12 @@ class Visit(asyncio.BufferedProtocol):
     def answered(self) -> None:
         """The request has its answer."""
         self._resting = True
+        self._relax()
+        if not self._left:
+            self._timer = self._loop.call_later(self._rest_seconds, self.abort)
         self._lobby.rest(self, self._loop.time())
 
-    @contextmanager
+    @contextlib.contextmanager
     def seated(self) -> Iterator[None]:
         """While it is a guest's."""
         self._lobby.seat(self)
@@ -88,6 +105,9 @@ class Visit(asyncio.BufferedProtocol):
         """Let go of it at once, wherever it is; may be said again."""
         if self.transport is not None:
             self.transport.abort()
+            if self._encrypted and self._socket is not None:  # asyncio's TLS knows nothing any more if closed twice
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(sockets.SHUT_RDWR)
         elif self.arrival is not None:
             self.arrival.cancel()
         self.left()
@@ -95,12 +115,13 @@ class Visit(asyncio.BufferedProtocol):
     def show_out(self) -> None:
         """Let go of it, without taking back an answer that it has been sent."""
         transport = self.transport
-        polite = transport is not None and transport.get_extra_info("ssl_object") is None
-        if transport is not None and polite and not transport.get_write_buffer_size():
-            transport.close()  # at once, as nothing waits to be sent
+        try:
+            if transport is not None and not self._encrypted and not transport.get_write_buffer_size():
+                transport.close()  # at once, as nothing waits to be sent
+            else:
+                self.abort()
+        finally:  # whatever fails, it is not asked again
             self.left()
-        else:
-            self.abort()
 
     def left(self) -> None:
         """It is gone, or as good as gone."""
@@ -127,9 +148,13 @@ class Visit(asyncio.BufferedProtocol):
         """See :class:`asyncio.BaseProtocol`."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        # Asked now, as a TLS transport that has been closed twice cannot be asked for anything.
+        self._encrypted = transport.get_extra_info("ssl_object") is not None
+        self._socket = transport.get_extra_info("socket")
         if self._left:  # shown out meanwhile
             transport.abort()
             return
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         self._inner = self._serve()
         self._inner.connection_made(transport)
 
@@ -142,7 +167,9 @@ class Visit(asyncio.BufferedProtocol):
         """See :class:`asyncio.BufferedProtocol`."""
         if self._resting:
             self._resting = False
-            self._hurry()
+            self._relax()
+            if not self._left:
+                self._hurry()
         if self._inner is not None:
             self._inner.data_received(bytes(_BUFFER[:count]))
 

@@ -154,7 +154,10 @@ async def test_addresses_that_all_refuse_for_good_end_it_at_once(world: World) -
 
 
 async def test_an_address_that_asked_for_patience_is_waited_for_whatever_the_others_say(world: World) -> None:
-    world.answers = {"a": VerifierRefusedError("429", retryable=True, retry_after=2.0), "b": VerifierRefusedError("404")}
+    world.answers = {
+        "a": VerifierRefusedError("429", retryable=True, retry_after=2.0),
+        "b": VerifierRefusedError("404"),
+    }
     world.wake = lambda: world.answers.pop("a", None)
     connection = await world.lifeline("a", "b", reconnect_seconds=30.0).connection()
     assert connection.url == "a"

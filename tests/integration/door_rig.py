@@ -54,9 +54,10 @@ async def guarded_verifier(
     make_routes: Callable[[Engine, Target, Limits], Sequence[Route]] | None = None,
     guardrails: Guardrails | None = None,
     scheduler: Scheduler | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AsyncIterator[GuardedVerifier]:
-    """Serve until the block ends, in TLS where a context is given; ``make_routes`` makes routes that need the engine.
+    """Serve until the block ends, in TLS where ``tls`` gives contexts; ``make_routes`` makes routes that need the
+    engine.
 
     The rules about drafts are those of ``config`` unless other ``guardrails`` are given.
     """

@@ -231,7 +231,7 @@ async def test_a_caller_that_does_not_read_is_let_go_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whole answers as well as streams: here of a route that anybody may call."""
-    monkeypatch.setattr(sending, "_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "WRITE_SECONDS", 0.2)
     monkeypatch.setattr(sending, "_WRITE_BYTES", 1e12)
     caplog.set_level(logging.INFO, logger=sending.__name__)
     large = Route(method="GET", path="/large", handler=_large, public=True)
@@ -241,6 +241,37 @@ async def test_a_caller_that_does_not_read_is_let_go_of(
             async with asyncio.timeout(GRACE):
                 while "a caller is cut off: it does not read" not in caplog.text:
                     await asyncio.sleep(0.01)
+
+
+async def test_a_guest_keeps_its_place_until_its_answer_is_sent() -> None:
+    large = Route(method="GET", path="/large", handler=_large)
+    request = b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with (
+        guarded_verifier(door_config(limits={"max_connections": 1}), routes=[large]) as verifier,
+        await Idler.connect(verifier, request) as slow,
+    ):
+        await wait_for(slow.reader.readuntil(b"\r\n\r\n"))  # and no more, so that the rest waits
+        assert (await ask(verifier, "/v1/models")).status == 503
+        await wait_for(slow.reader.readexactly(64 << 20))
+        async with asyncio.timeout(GRACE):
+            while (await ask(verifier, "/v1/models")).status != 200:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_body_that_is_not_of_its_encoding_is_the_callers_fault(caplog: pytest.LogCaptureFixture) -> None:
+    async with guarded_verifier(routes=[ECHO]) as verifier:
+        headers = {"Content-Encoding": "gzip"}
+        answer = await ask(verifier, "/v1/echo", method="POST", headers=headers, body=b"no gzip at all")
+        assert (answer.status, verifier.refused) == (400, ["bad_request"])
+        assert "the request's body is malformed" in answer.json["error"]
+        assert (await ask(verifier, "/healthz")).status == 200
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_the_websocket_has_no_head() -> None:
+    async with guarded_verifier() as verifier:
+        answer = await ask(verifier, "/v1/verify", method="POST")
+        assert (answer.status, answer.headers["allow"]) == (405, "GET")
 
 
 async def _large(call: Call) -> Reply:
@@ -259,9 +290,9 @@ async def test_a_handshake_that_does_not_end_is_counted_and_ended(
     authority = Authority(tmp_path)
     files = authority.issue("site")
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-    context = Certificate(TlsFiles(certificate=files.certificate, key=files.key)).context
+    certificate = Certificate(TlsFiles(certificate=files.certificate, key=files.key))
     config = door_config(limits={"max_connections": 4, "hello_seconds": 2.0})
-    async with guarded_verifier(config, tls=context) as verifier:
+    async with guarded_verifier(config, tls=lambda: certificate.context) as verifier:
         async with crowd(verifier, 30, sent) as idlers:
             assert await generates(verifier)
             await still_open(idlers, 8)
@@ -276,8 +307,8 @@ async def test_what_comes_in_many_small_pieces_over_tls_is_whole(
     authority = Authority(tmp_path)
     files = authority.issue("site")
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-    context = Certificate(TlsFiles(certificate=files.certificate, key=files.key)).context
-    async with guarded_verifier(tls=context) as verifier:
+    certificate = Certificate(TlsFiles(certificate=files.certificate, key=files.key))
+    async with guarded_verifier(tls=lambda: certificate.context) as verifier:
         reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port, ssl=ssl.create_default_context())
         for piece in re.findall(
             rb"(?s).{1,7}", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

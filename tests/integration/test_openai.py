@@ -319,7 +319,7 @@ async def test_a_client_that_leaves_takes_its_streams_with_it(stream: bool) -> N
 async def test_a_reader_that_stalls_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sending, "_WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "WRITE_SECONDS", 0.2)
     caplog.set_level(logging.INFO, logger=sending.__name__)
     body = json.dumps({"prompt": PROMPT, "n": 8, "max_tokens": 4000, "stream": True, "ignore_eos": True}).encode()
     async with serving(letters()) as (verifier, _):

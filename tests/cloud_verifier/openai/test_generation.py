@@ -15,7 +15,7 @@ from draftwire.cloud_verifier.service.allowance import Allowance
 from draftwire.cloud_verifier.service.config import KeyRules
 from draftwire.cloud_verifier.service.http import Visitor
 from draftwire.cloud_verifier.service.quota import Buckets
-from draftwire.protocol.errors import BusyError, ErrorCode
+from draftwire.protocol.errors import BusyError, ErrorCode, InvalidParameterError
 from draftwire.protocol.messages import Commit, Limits, Open, Opened
 from draftwire.protocol.sampling import SamplingParams
 
@@ -148,15 +148,29 @@ async def test_one_wake_up_serves_what_comes_before_the_loops_turn() -> None:
     assert delta.text == "g"
 
 
-async def test_the_visitors_allowance_is_asked_for_each_stream() -> None:
-    tenant = Tenant(name="acme")
-    allowance = Allowance(
+def allowance_of(tenant: Tenant, *, requests_per_minute: float) -> Allowance:
+    return Allowance(
         tenant=lambda: tenant,
-        rules=lambda: KeyRules(requests_per_minute=2),
+        rules=lambda: KeyRules(requests_per_minute=requests_per_minute),
         buckets=Buckets(most=9, clock=lambda: 0.0),
-        name="acme",
+        name=tenant.name,
         refused=lambda _: None,
     )
+
+
+async def test_a_call_that_is_refused_costs_no_requests() -> None:
+    visitor = Visitor(allowance=allowance_of(Tenant(name="acme"), requests_per_minute=3))
+    with pytest.raises(InvalidParameterError, match="n: asks for 4 answers"):  # which never would be allowed
+        await Rig(count=4, visitor=visitor).generation.start()
+    await Rig(count=2, visitor=visitor).started()
+    with pytest.raises(BusyError):
+        await Rig(count=2, visitor=visitor).generation.start()
+    await Rig(visitor=visitor).started()
+
+
+async def test_the_visitors_allowance_is_asked_for_each_stream() -> None:
+    tenant = Tenant(name="acme")
+    allowance = allowance_of(tenant, requests_per_minute=2)
     rig = Rig(count=2, visitor=Visitor(allowance=allowance))
     assert rig.generation.tenant is tenant
     await rig.started()

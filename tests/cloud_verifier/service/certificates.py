@@ -29,12 +29,13 @@ class Authority:
         name = f"/CN=Test authority {folder.name}"
         self._openssl("req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.certificate, "-subj", name)
 
-    def issue(self, name: str, *, host: str = "IP:127.0.0.1") -> TlsFiles:
+    def issue(self, name: str, *, host: str = "IP:127.0.0.1", rsa: bool = False) -> TlsFiles:
         """A certificate for ``host`` and its key, in files called ``name``."""
         files = TlsFiles(certificate=self._folder / f"{name}.pem", key=self._folder / f"{name}-key.pem")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={host}\n")
-        self._openssl("req", *_NEW_KEY, "-keyout", files.key, "-out", request, "-subj", f"/CN={name}")
+        kind = _NEW_RSA_KEY if rsa else _NEW_KEY
+        self._openssl("req", *kind, "-keyout", files.key, "-out", request, "-subj", f"/CN={name}")
         signing = ("-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial", "-days", "2")
         self._openssl("x509", "-req", "-in", request, *signing, "-extfile", extensions, "-out", files.certificate)
         return files
@@ -50,3 +51,4 @@ class Authority:
 
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-sha256")
+_NEW_RSA_KEY = ("-newkey", "rsa:2048", "-nodes", "-sha256")

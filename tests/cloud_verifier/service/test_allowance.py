@@ -78,6 +78,19 @@ def test_too_long_a_prompt_costs_no_request() -> None:
     assert case.refused == ["max_prompt_tokens"] * 2
 
 
+def test_several_at_once_are_allowed_together_or_not_at_all() -> None:
+    case = Case(requests_per_minute=6, max_output_tokens=10)
+    with pytest.raises(InvalidParameterError, match="max_tokens"):  # the last is wrong, and the others cost nothing
+        case.allowance.ask(opening(), opening(output=11))
+    with pytest.raises(InvalidParameterError, match=r"n: asks for 7 answers.* at most 6 are allowed here"):
+        case.allowance.ask(*[opening()] * 7)
+    case.allowance.ask(*[opening()] * 4)
+    with pytest.raises(BusyError, match=r"try again in 10\.0 s"):
+        case.allowance.ask(*[opening()] * 3)
+    case.allowance.ask(*[opening()] * 2)
+    assert case.refused == ["max_output_tokens", "requests_per_minute", "requests_per_minute"]
+
+
 def test_too_much_output() -> None:
     case = Case(max_output_tokens=10)
     with pytest.raises(InvalidParameterError, match="max_tokens: asks for 11 tokens; at most 10"):

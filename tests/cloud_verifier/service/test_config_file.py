@@ -154,6 +154,12 @@ def test_keys_from_elsewhere_join_those_of_their_name(tmp_path: Path) -> None:
         ("[limits]\nmax_connections = true\n", "[limits] max_connections"),
         ("[limits]\nmax_connections = 1.5\n", "[limits] max_connections"),
         ("[limits]\nmax_connections = 99999999999\n", "[limits] max_connections"),
+        (f"[limits]\nmax_connections = {'9' * 400}\n", "[limits] max_connections: must be a whole number"),
+        (f"[limits]\nmax_connections = {'9' * 5000}\n", "is no TOML: "),
+        (f"[limits]\nmax_connections = 0x{'f' * 5000}\n", "[limits] max_connections: must be a whole number"),
+        (f"[limits]\nidle_seconds = {'9' * 400}\n", "[limits] idle_seconds: must be a number"),
+        (f"[limits]\nrequests_per_minute = 0x{'f' * 5000}\n", "[limits] requests_per_minute: must be a number"),
+        (f"[routes.chat]\nspeculation = {{canary = {'9' * 400}}}\n", "[routes.chat] speculation: must be a number"),
         ("[limits]\nrequests_per_minute = 0\n", "[limits] requests_per_minute"),
         ("[limits]\nrequests_per_minute = nan\n", "[limits] requests_per_minute"),
         ("[limits]\nidle_seconds = -1\n", "[limits] idle_seconds"),
@@ -191,6 +197,7 @@ def test_what_is_wrong_is_named_with_its_table(text: str, names: str, tmp_path: 
         read(tmp_path, text)
     assert names in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(tmp_path))
     assert str(tmp_path / "verifier.toml") in str(caught.value)
 
 

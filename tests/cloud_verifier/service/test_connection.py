@@ -210,6 +210,15 @@ def test_a_client_that_left_hears_no_more(engine: Engine, client: Client) -> Non
     assert engine._target._tokens == {}  # type: ignore[attr-defined]
 
 
+def test_nothing_is_taken_of_a_client_that_left(engine: Engine, client: Client) -> None:
+    """What is read after its end would be nobody's to drop."""
+    client.connection.closed()
+    request = Open(stream=1, token_ids=PROMPT, prompt_length=len(PROMPT), params=GREEDY, max_tokens=4, seed=0)
+    assert not client.send(request)
+    step(engine)
+    assert engine.active_streams == 0
+
+
 def test_a_socket_is_not_read_on_while_the_engine_is_far_behind(engine: Engine, client: Client) -> None:
     other = Client(engine)
     other.greet()

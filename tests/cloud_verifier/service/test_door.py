@@ -183,6 +183,8 @@ def test_a_reload_sets_keys_routes_limits_and_guardrails_anew(file: Path, caplog
     [
         ("[limits]\nmax_connection = 3\n", "[limits] max_connection"),
         ("[limits\n", "is no TOML"),
+        (f"[limits]\nmax_connections = {'9' * 5000}\n", "is no TOML"),
+        (f"[limits]\nidle_seconds = {'9' * 400}\n", "[limits] idle_seconds"),
         (None, "cannot be read"),
         ("", "keys: there are none any more"),
         (f'[keys.a]\nsha256 = ["{hash_key(ALICE)}"]\n[tls]\ncertificate="c"\nkey="k"\n', "tls: cannot be turned on"),
@@ -209,15 +211,17 @@ def test_a_certificate_is_renewed_by_a_reload(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     files = authority.issue("first")
     door = build_door(parse("--tls-cert", files.certificate, "--tls-key", files.key))
-    context = door.tls
-    assert (context is not None, door.scheme) == (True, "wss")
+    tls = door.tls
+    assert tls is not None
+    assert door.scheme == "wss"
+    first = tls()
     files.key.write_text("torn")
     door.reload()
-    assert (door.reloads, door.failed_reloads) == (0, 1)
+    assert (door.reloads, door.failed_reloads, tls()) == (0, 1, first)
     authority.issue("first")
     door.reload()
     assert (door.reloads, door.failed_reloads) == (1, 1)
-    assert door.tls is context
+    assert tls() is not first
 
 
 def test_refusals_are_told(file: Path) -> None:

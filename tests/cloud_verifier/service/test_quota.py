@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from draftwire.cloud_verifier.service.quota import Buckets, TokenBucket
+from draftwire.cloud_verifier.service.quota import Buckets, TokenBucket, capacity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +25,15 @@ def test_a_minutes_worth_at_once_then_one_at_a_time() -> None:
     assert bucket.take(4.0) == pytest.approx(6.0)
     assert bucket.take(10.0) == 0.0
     assert bucket.take(10.0) == pytest.approx(10.0)
+
+
+def test_several_are_taken_together_or_not_at_all() -> None:
+    buckets = Buckets(most=1, clock=lambda: 0.0)
+    assert buckets.take("a", 6.0, count=4) == 0.0
+    assert buckets.take("a", 6.0, count=4) == pytest.approx(20.0)
+    assert buckets.take("a", 6.0, count=2) == 0.0
+    assert buckets.take("a", 6.0) == pytest.approx(10.0)
+    assert [capacity(rate) for rate in (0.5, 1.0, 6.5)] == [1.0, 1.0, 6.5]
 
 
 def test_less_than_one_a_minute() -> None:

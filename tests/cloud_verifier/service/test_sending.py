@@ -29,7 +29,7 @@ async def test_whoever_reads_is_waited_for() -> None:
 
 @pytest.mark.parametrize("size", [0, 1000])
 async def test_whoever_does_not_is_let_go_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(sending, "WRITE_SECONDS", 0.01)
     monkeypatch.setattr(sending, "_WRITE_BYTES", 1e6)
     transport = FakeTransport()
     with pytest.raises(ConnectionResetError, match="does not read"):

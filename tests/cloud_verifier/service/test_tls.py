@@ -1,4 +1,4 @@
-"""Certificates: loaded, renewed without a new context, and refused in one line that names the file."""
+"""Certificates: loaded, renewed, and refused in one line that names the file."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ def test_it_serves_what_it_was_given_and_nothing_old(files: TlsFiles, authority:
     assert served_name(certificate.context, authority) == "first"
 
 
-def test_the_same_context_serves_a_renewed_certificate(files: TlsFiles, authority: Authority) -> None:
+@pytest.mark.parametrize("rsa", [False, True])
+def test_a_renewed_certificate_replaces_the_old_one(rsa: bool, files: TlsFiles, authority: Authority) -> None:
+    """A context that is given another kind of key would have both, and choose itself."""
     certificate = Certificate(files)
-    context = certificate.context
-    certificate.reload(authority.issue("second"))
-    assert served_name(context, authority) == "second"
+    certificate.reload(authority.issue("second", rsa=rsa))
+    assert served_name(certificate.context, authority) == "second"
     certificate.reload()
-    assert served_name(context, authority) == "second"
+    assert served_name(certificate.context, authority) == "second"
 
 
 def test_a_renewal_that_fails_leaves_the_old_one(files: TlsFiles, authority: Authority, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
+import pytest
 from draftwire.cloud_verifier.service.lobby import Lobby
 from draftwire.cloud_verifier.service.visit import Visit
 
@@ -15,7 +17,12 @@ class FakeTransport(asyncio.Transport):
     def __init__(self, *, waiting: int = 0, encrypted: bool = False) -> None:
         super().__init__({"ssl_object": object() if encrypted else None})
         self.waiting = waiting
+        self.most_waiting: int | None = None
         self.said: list[str] = []
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del low
+        self.most_waiting = high
 
     def get_write_buffer_size(self) -> int:
         return self.waiting
@@ -53,7 +60,7 @@ class FakeProtocol(asyncio.Protocol):
 
 
 class Rig:
-    def __init__(self, *, hello_seconds: float = NET, **transport: Any) -> None:
+    def __init__(self, *, hello_seconds: float = NET, rest_seconds: float = NET, **transport: Any) -> None:
         self.inner = FakeProtocol()
         self.lobby = Lobby[Visit](spare=1, spare_of_group=1, rest=0.0, patience=0.0)
         self.transport = FakeTransport(**transport)
@@ -65,6 +72,7 @@ class Rig:
             hello_seconds=lambda: hello_seconds,
             timed_out=self._time_out,
             gone=self._leave,
+            rest_seconds=rest_seconds,
         )
         self.lobby.enter(self.visit, "a", 0.0)
 
@@ -82,10 +90,10 @@ class Rig:
             buffer[:count], data = data[:count], data[count:]
             self.visit.buffer_updated(count)
 
-    async def until_shown_out(self) -> None:
+    async def until_shown_out(self, *, timed_out: int = 1) -> None:
         async with asyncio.timeout(NET):
             await self.ended.wait()
-        assert (self.transport.said, self.timed_out, len(self.lobby)) == (["abort"], 1, 0)
+        assert (self.transport.said, self.timed_out, len(self.lobby)) == (["abort"], timed_out, 0)
 
 
 async def test_everything_is_passed_on_in_small_pieces() -> None:
@@ -153,6 +161,55 @@ async def test_showing_out_takes_no_answer_back_and_waits_for_nobody() -> None:
         rig.visit.show_out()
         assert rig.transport.said == [said]
         assert len(rig.lobby) == 0
+
+
+async def test_tls_that_has_been_closed_twice_is_let_go_of_all_the_same() -> None:
+    """asyncio's TLS transport cannot be asked for anything then, nor aborted."""
+    rig = Rig(encrypted=True)
+    near, far = socket.socketpair()
+    with near, far:
+        rig.transport._extra["socket"] = near  # type: ignore[attr-defined]
+        rig.visit.connection_made(rig.transport)
+        rig.transport._extra = None  # type: ignore[attr-defined]
+        rig.visit.show_out()
+        assert len(rig.lobby) == 0
+        far.settimeout(NET)
+        assert far.recv(1) == b""
+
+
+async def test_whoever_cannot_be_shown_out_is_gone_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.visit.connection_made(rig.transport)
+    monkeypatch.delattr(FakeTransport, "get_write_buffer_size")
+    with pytest.raises(NotImplementedError):
+        rig.visit.show_out()
+    assert len(rig.lobby) == 0
+
+
+async def test_what_waits_to_be_sent_is_bounded() -> None:
+    rig = Rig(encrypted=True)
+    rig.visit.connection_made(rig.transport)
+    assert rig.transport.most_waiting == 64 * 1024
+
+
+async def test_a_closed_socket_whose_answer_is_not_read_does_not_stay() -> None:
+    rig = Rig(rest_seconds=0.01, waiting=1)
+    rig.visit.connection_made(rig.transport)
+    rig.visit.asked()
+    rig.visit.answered()
+    await rig.until_shown_out(timed_out=0)
+    rig.visit.answered()  # it does not rest any more
+
+
+@pytest.mark.parametrize("news", ["bytes", "asked", "left"])
+async def test_a_socket_that_does_not_rest_is_left_alone(news: str) -> None:
+    rig = Rig(rest_seconds=0.01)
+    rig.visit.connection_made(rig.transport)
+    rig.visit.asked()
+    rig.visit.answered()
+    {"bytes": lambda: rig.receive(b"G"), "asked": rig.visit.asked, "left": rig.visit.left}[news]()
+    await asyncio.sleep(0.05)
+    assert rig.transport.said == []
 
 
 async def test_it_is_found_by_its_transport() -> None:
