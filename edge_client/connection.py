@@ -227,9 +227,10 @@ class VerifierConnection:
         """Close the connection; streams still open on it end with ConnectionLostError."""
         self._fail(ConnectionLostError("the client closed the connection"))
         self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
-        await self._transport.close()
+        try:
+            await asyncio.wait([self._reader])  # whose cancellation is not to be mistaken for our own
+        finally:
+            await self._transport.close()
 
     async def _read(self) -> None:
         try:

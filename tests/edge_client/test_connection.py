@@ -136,3 +136,12 @@ def test_a_key_that_is_refused_later_is_a_key_that_is_refused() -> None:
     error = stream_error(Error(stream=0, code=ErrorCode.UNAUTHORIZED, message="not any more"))
     assert isinstance(error, AuthenticationError)
     assert not error.retryable
+
+
+async def test_an_interrupt_while_it_closes_is_not_lost(ends: Ends) -> None:
+    closing = asyncio.create_task(ends.connection.close())
+    await asyncio.sleep(0)  # it waits for its reader, which it has cancelled
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert ends.transport.incoming.qsize() == 1  # the socket was closed all the same
