@@ -38,6 +38,8 @@ class PromptShares:
             streams: that read their prompts, in the order in which they came.
             tokens: to be read in all.
         """
+        if not streams:
+            return []
         given: dict[int, int] = {}
         self._step += 1
         self._deal((), streams, tokens, given)

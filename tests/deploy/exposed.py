@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
 
 from draftwire.cloud_verifier.engine.observer import EngineGauges, Observer
-from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
 from draftwire.cloud_verifier.operations.metrics import Metrics, Watched
 from draftwire.cloud_verifier.operations.tally import Tally
-from draftwire.cloud_verifier.targets.target import TargetInfo
-from draftwire.protocol.messages import Open
-from draftwire.protocol.sampling import SamplingParams
 from prometheus_client.metrics_core import Metric
+
+from ..cloud_verifier.operations.streams import INFO, stream_of
 
 _WORDS = {"by", "without", "on", "ignoring", "group_left", "group_right", "and", "or", "unless", "bool", "offset"}
 _FUNCTIONS = {"sum", "count", "max", "min", "avg", "rate", "increase", "histogram_quantile", "label_values", "topk"}
@@ -42,27 +39,8 @@ class _Log:
     dropped = 0
 
 
-def _info() -> TargetInfo:
-    return TargetInfo(
-        name="tiny",
-        vocabulary_size=24,
-        logits_size=24,
-        max_context=1000,
-        eos_ids=(2,),
-        fingerprint=bytes(16),
-        dtype="float32",
-        device="cpu",
-    )
-
-
-class _Client(Owner):
-    def deliver(self, messages: Any) -> None:
-        raise AssertionError(messages)
-
-
 def _one_stream(observer: Observer) -> None:
-    request = Open(stream=1, token_ids=(1,), prompt_length=1, params=SamplingParams(), max_tokens=1, seed=0)
-    stream = VerifierStream(owner=_Client(), request=request, sequence=[1], opened_at=0.0)
+    stream = stream_of()
     observer.opened(stream, waited=0.0)
     observer.ended(stream, "stop")
 
@@ -73,7 +51,7 @@ def families() -> tuple[Metric, ...]:
     tally = Tally(by_key=True)
     _one_stream(tally)
     tally.speculation_switched("chat", "off", "acceptance")
-    metrics = Metrics(_info(), tally, log=_Log())
+    metrics = Metrics(INFO, tally, log=_Log())
     metrics.watch(
         Watched(engine=_Engine(), connections=lambda: 1, routes=lambda: {"": "healthy"}, reloads=lambda: (0, 0))
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 
-from ..cloud_verifier.engine.engine_rig import Crowd
+from ..cloud_verifier.engine.engine_rig import Crowd, float32_target
 
 pytestmark = pytest.mark.demo
 
@@ -24,7 +23,7 @@ def alone(demo_target_folder: Path, soaking: bool) -> dict[int, list[int]]:
     """What each stream says with the target to itself."""
     if not soaking:
         pytest.skip("takes minutes: make soak")
-    return CROWD.alone(TransformersTarget.load(str(demo_target_folder), dtype="float32", threads=1))
+    return CROWD.alone(float32_target(demo_target_folder))
 
 
 @pytest.mark.parametrize("kv_tokens", [None, 2000], ids=["room for all", "too little memory"])
@@ -32,10 +31,7 @@ def test_sixteen_streams_say_what_they_say_alone(
     demo_target_folder: Path, alone: dict[int, list[int]], kv_tokens: int | None
 ) -> None:
     """In too little memory some give their places up when they outgrow their slots, and are computed again."""
-    target = TransformersTarget.load(str(demo_target_folder), dtype="float32", threads=1)
-    if kv_tokens is not None:
-        budget = kv_tokens * target._cache.token_bytes
-        target = TransformersTarget.load(str(demo_target_folder), dtype="float32", threads=1, kv_memory=budget)
+    target = float32_target(demo_target_folder, kv_tokens=kv_tokens)
     device, watch = CROWD.together(target, drafts=alone)
     assert {stream: device.answer(stream) for stream in alone} == alone
     assert sum(device.end(stream).accepted_tokens for stream in alone) > STREAMS * TOKENS / 4

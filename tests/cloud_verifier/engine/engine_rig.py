@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from draftwire.cloud_verifier.engine.scheduler import Scheduler
 from draftwire.cloud_verifier.engine.stream import Owner, VerifierStream
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.cloud_verifier.targets.target import Target
+from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.protocol.messages import (
     Commit,
     Draft,
@@ -245,3 +247,12 @@ class Crowd:
         params = (GREEDY, COUPLED, PENALIZED)[stream % 3]
         prompt = self._prompts[stream - 1]
         device.open(stream, prompt=prompt, params=params, max_tokens=self._tokens, seed=stream)
+
+
+def float32_target(folder: Path, *, kv_tokens: int | None = None) -> TransformersTarget:
+    """A model on one thread, with memory for so many tokens; None for whatever there is."""
+    target = TransformersTarget.load(str(folder), dtype="float32", threads=1)
+    if kv_tokens is None:
+        return target
+    budget = kv_tokens * target._cache.token_bytes
+    return TransformersTarget.load(str(folder), dtype="float32", threads=1, kv_memory=budget)

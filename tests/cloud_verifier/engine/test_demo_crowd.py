@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 
-from .engine_rig import Crowd
+from .engine_rig import Crowd, float32_target
 
 pytestmark = pytest.mark.demo
 
@@ -24,7 +23,7 @@ CROWD = Crowd(
 @pytest.fixture(scope="module")
 def alone(demo_target_folder: Path) -> dict[int, list[int]]:
     """What each stream says with the target to itself."""
-    return CROWD.alone(TransformersTarget.load(str(demo_target_folder), dtype="float32", threads=1))
+    return CROWD.alone(float32_target(demo_target_folder))
 
 
 @pytest.mark.parametrize("kv_tokens", [None, 600], ids=["room for all", "too little memory"])
@@ -32,10 +31,7 @@ def test_every_stream_says_what_it_says_alone(
     demo_target_folder: Path, alone: dict[int, list[int]], kv_tokens: int | None
 ) -> None:
     """In too little memory two streams have a place at a time, and the others wait for theirs."""
-    target = TransformersTarget.load(str(demo_target_folder), dtype="float32", threads=1)
-    if kv_tokens is not None:
-        budget = kv_tokens * target._cache.token_bytes
-        target = TransformersTarget.load(str(demo_target_folder), dtype="float32", threads=1, kv_memory=budget)
+    target = float32_target(demo_target_folder, kv_tokens=kv_tokens)
     device, watch = CROWD.together(target, drafts=alone)
     assert {stream: device.answer(stream) for stream in alone} == alone
     assert sum(device.end(stream).accepted_tokens for stream in alone) > STREAMS * 3
