@@ -102,10 +102,10 @@ class _ScriptedTarget(TableTarget):
         if self._model is not None:
             self._model.open(stream, capacity, room=room)
 
-    def rollback(self, stream: int, length: int) -> None:
-        super().rollback(stream, length)
+    def rollback(self, stream: int, length: int, *, wipe: bool = False) -> None:
+        super().rollback(stream, length, wipe=wipe)
         if self._model is not None:
-            self._model.rollback(stream, length)
+            self._model.rollback(stream, length, wipe=wipe)
 
     def close(self, stream: int) -> None:
         super().close(stream)

@@ -89,6 +89,9 @@ class Observer:
     def preempted(self, stream: VerifierStream) -> None:
         """A stream gave its KV memory up, and will be computed again."""
 
+    def recomputed(self, stream: VerifierStream) -> None:
+        """A stream's logits were not finite; its block is computed again, without drafts."""
+
     def ended(self, stream: VerifierStream, outcome: str) -> None:
         """A stream is over: ``stop``, ``length``, ``cancelled``, ``left``, or an error code's name in lower case."""
 
@@ -133,6 +136,11 @@ class Observers(Observer):
         """See :class:`Observer`."""
         for each in self._observers:
             each.preempted(stream)
+
+    def recomputed(self, stream: VerifierStream) -> None:
+        """See :class:`Observer`."""
+        for each in self._observers:
+            each.recomputed(stream)
 
     def ended(self, stream: VerifierStream, outcome: str) -> None:
         """See :class:`Observer`."""

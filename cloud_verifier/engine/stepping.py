@@ -90,8 +90,15 @@ class Stepper:
         ended = time.monotonic()
         self.counters.target_seconds += ended - started
         self._scheduler.stepped(work, ended - started)
+        doubted = []
         for share, rows in zip(work, logits, strict=True):
-            self._commit(share, rows, started, ended, outbox)
+            try:
+                self._commit(share, rows, started, ended, outbox)
+            except NonFiniteLogitsError as error:
+                if share.last_try:
+                    self._lifecycle.fail(share.stream.key, Error.of(share.stream.request.stream, error), outbox)
+                else:
+                    doubted.append(share)
         self._observer.stepped(
             StepReport(
                 started=started,
@@ -99,9 +106,23 @@ class Stepper:
                 target_seconds=ended - started,
                 blocks=[share.block for share in work],
                 prompt_tokens=sum(share.prompt_tokens for share in work),
-                draft_tokens=sum(len(share.proposals) for share in work),
+                draft_tokens=sum(share.draft_tokens for share in work),
             )
         )
+        self._recompute(doubted, outbox)
+
+    def _recompute(self, doubted: list[Work], outbox: Outbox) -> None:
+        """Logits were not finite: see whether they are without the drafts, which are not the target's own text.
+
+        A token whose keys or values are not finite spoils every row of its block, as what is masked still enters the
+        products; one that was rejected does so later, until it is overwritten. The first proposal is verified all the
+        same: to let it go because of what it is would change the distribution of what is committed.
+        """
+        for share in doubted:
+            logger.debug("logits are not finite: computing them again without drafts")
+            self._observer.recomputed(share.stream)
+            self._target.rollback(share.block.stream, share.block.start, wipe=True)
+        self.advance([share.without_drafts() for share in doubted], time.monotonic(), outbox)
 
     def _make_room(self, work: list[Work], error: OutOfKvMemoryError, outbox: Outbox) -> list[Work]:
         """Memory ran out: forget prefixes, or let a stream wait until there is room for it again.
@@ -144,13 +165,9 @@ class Stepper:
         if share.prefill:
             stream.cached += len(share.block.tokens)
             return
-        first = not stream.counters.target_passes
+        first = not stream.counters.committed
         stream.counters.target_passes += 1
-        try:
-            verdict, accepted = _verify(share, rows)
-        except NonFiniteLogitsError as error:
-            self._lifecycle.fail(stream.key, Error.of(stream.request.stream, error), outbox)
-            return
+        verdict, accepted = _verify(share, rows)
         frame = stream.commit(verdict, share.proposals, accepted=accepted, started=started, ended=ended)
         self._target.rollback(share.block.stream, stream.cached)
         self._count(verdict, accepted, share, ended)
@@ -196,7 +213,7 @@ def _verify(share: Work, rows: NDArray[np.float32]) -> tuple[Verdict, int]:
             position=len(stream.sequence),
             stop_ids=request.stop_ids,
             budget=stream.remaining,
-            withhold_bonus=stream.withholds_bonus(proposals),
+            withhold_bonus=len(rows) == len(proposals) or stream.withholds_bonus(proposals),
         )
 
     found = verdict(share.proposals, rows)

@@ -72,17 +72,33 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One stream's share of a step: the block for the target, and the proposals it ends with."""
+    """One stream's share of a step: the block for the target, and the proposals to verify.
+
+    The block ends with the proposals, except in the ``last_try`` of one whose logits were not finite: there the first
+    proposal is judged by the row before it, and is not computed.
+    """
 
     stream: VerifierStream
     block: Block
     proposals: list[Proposal]
     prefill: bool
+    last_try: bool = False
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the block that are computed only to be in the cache, not for what follows them."""
-        return len(self.block.tokens) - (0 if self.prefill else 1 + len(self.proposals))
+        return len(self.block.tokens) - (0 if self.prefill else self.block.rows)
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens of the block that are proposals."""
+        return self.block.rows - 1
+
+    def without_drafts(self) -> Work:
+        """The same with nothing in the block but what is committed."""
+        committed = self.block.tokens[: len(self.block.tokens) - self.draft_tokens]
+        block = Block(self.block.stream, self.block.start, committed, 1)
+        return Work(self.stream, block, self.proposals[:1], prefill=False, last_try=True)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -78,6 +78,7 @@ ENGINE_COUNTERS = {
         _counter("request_failures", "Streams that ended with an error, by its code.", "reason"),
         _counter("requests_rejected", "Streams and calls that were refused, by the reason.", "reason"),
         _counter("num_preemptions", "Streams that gave their KV memory up and were computed again."),
+        _counter("recomputed_blocks", "Blocks computed again without drafts, as their logits were not finite."),
         _counter("target_tokens", "Tokens that the target computed, by what they were.", "kind"),
         _counter("target_failures", "Steps in which the target failed."),
         _counter("speculation_switches", "Changes of a route's guardrail.", "route", "to", "reason"),

@@ -62,6 +62,7 @@ class Tally(Observer):
 
     def _count_steps(self) -> None:
         self._preemptions = self._counter("num_preemptions")
+        self._recomputed = self._counter("recomputed_blocks")
         self._target_tokens = self._counter("target_tokens", [("prompt",), ("draft",), ("decode",)])
         self._target_failures = self._counter("target_failures")
         self._step_seconds = self._distribution("step_seconds")
@@ -176,6 +177,12 @@ class Tally(Observer):
         del stream
         with self._lock:
             self._preemptions.add(1)
+
+    def recomputed(self, stream: VerifierStream) -> None:
+        """See :class:`Observer`."""
+        del stream
+        with self._lock:
+            self._recomputed.add(1)
 
     def ended(self, stream: VerifierStream, outcome: str) -> None:
         """See :class:`Observer`."""

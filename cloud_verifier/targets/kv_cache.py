@@ -173,12 +173,15 @@ class KvCache:
         """Tokens that a stream may hold."""
         return self._entry(stream).capacity
 
-    def rollback(self, stream: int, length: int) -> None:
-        """Forget all but the first ``length`` tokens."""
+    def rollback(self, stream: int, length: int, *, wipe: bool = False) -> None:
+        """Forget all but the first ``length`` tokens; ``wipe``: and set what was ever written beyond them to zero."""
         entry = self._entry(stream)
         if not 0 <= length <= entry.length:
             raise InvalidParameterError("length", f"{length}, but stream {stream} holds {entry.length} tokens")
         entry.length = length
+        if wipe:
+            entry.pool.wipe(entry.slot, length, entry.touched)
+            entry.touched = length
 
     def reserve(self, stream: int, length: int) -> None:
         """Make room for ``length`` tokens, moving the stream to a roomier pool if needed.

@@ -105,6 +105,12 @@ class SlotPool:
                 self._resize(last + last // 4)
         return moved
 
+    def wipe(self, slot: int, start: int, end: int) -> None:
+        """Set tokens [start, end) of a slot to zero."""
+        with torch.inference_mode():
+            for tensor in (*self.keys, *self.values):
+                tensor[slot, :, start:end].zero_()
+
     def _resize(self, slots: int) -> None:
         used = len(self.owners)
         self._slots = min(self._slots, slots)  # true at every moment, should an allocation below fail

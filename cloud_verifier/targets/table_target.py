@@ -132,7 +132,7 @@ class TableTarget:
         self._reserve({block.stream: block.start + len(block.tokens) for block in blocks})
         return [self._advance(block) for block in blocks]
 
-    def rollback(self, stream: int, length: int) -> None:
+    def rollback(self, stream: int, length: int, *, wipe: bool = False) -> None:  # noqa: ARG002
         """See :meth:`Target.rollback`."""
         if not 0 <= length <= self.length(stream):
             raise InvalidParameterError("length", f"{length}, but stream {stream} holds {self.length(stream)} tokens")

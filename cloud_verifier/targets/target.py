@@ -116,8 +116,11 @@ class Target(Protocol):
         """
         ...
 
-    def rollback(self, stream: int, length: int) -> None:
-        """Forget all but the first ``length`` tokens of a stream."""
+    def rollback(self, stream: int, length: int, *, wipe: bool = False) -> None:
+        """Forget all but the first ``length`` tokens of a stream.
+
+        ``wipe``: leave nothing of any token that the stream ever held beyond those, as it may not be finite.
+        """
         ...
 
     def length(self, stream: int) -> int:

@@ -138,9 +138,9 @@ class TransformersTarget:
         """See :meth:`Target.open`."""
         self._cache.open(stream, capacity, room=room)
 
-    def rollback(self, stream: int, length: int) -> None:
+    def rollback(self, stream: int, length: int, *, wipe: bool = False) -> None:
         """See :meth:`Target.rollback`."""
-        self._cache.rollback(stream, length)
+        self._cache.rollback(stream, length, wipe=wipe)
 
     def length(self, stream: int) -> int:
         """See :meth:`Target.length`."""

@@ -114,12 +114,14 @@ def test_steps() -> None:
     tally.stepped(step_of(prompts=10, drafts=5, streams=4))
     tally.failed_step(RuntimeError())
     tally.preempted(stream_of())
+    tally.recomputed(stream_of())
     assert counters(tally) == {
         ("target_tokens", "prompt"): 10,
         ("target_tokens", "draft"): 5,
         ("target_tokens", "decode"): 4,
         ("target_failures",): 1,
         ("num_preemptions",): 1,
+        ("recomputed_blocks",): 1,
     }
     assert spread(tally, "step_tokens").total == 19
     assert spread(tally, "step_streams").total == 4

@@ -96,6 +96,23 @@ def test_rollback_moves_no_data(cache: KvCache) -> None:
     assert_holds(cache, 1)
 
 
+def test_what_is_rolled_back_can_be_wiped(cache: KvCache) -> None:
+    for stream in (1, 2):
+        cache.open(stream, 100)
+        fill(cache, stream, 50)
+    cache.rollback(1, 40)  # what went before must go too
+    cache.rollback(1, 30, wipe=True)
+    pool, slot = cache.place(1)
+    assert all((tensor[slot, :, 30:] == 0).all() for tensor in (*pool.keys, *pool.values))
+    assert_holds(cache, 1)
+    assert_holds(cache, 2)
+    fill(cache, 1, 20)
+    cache.close(1)
+    cache.open(3, 100)
+    pool, slot = cache.place(3)
+    assert all((tensor[slot] == 0).all() for tensor in (*pool.keys, *pool.values))
+
+
 def test_saved_tokens_outlive_their_stream_and_go_on_in_another(cache: KvCache) -> None:
     cache.open(1, 100)
     fill(cache, 1, 50)
