@@ -38,11 +38,12 @@ _MODELS = "/v1/models/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A request, read: its options, and for each prompt its token ids and how many may follow."""
+    """A request, read: its options, for each prompt its token ids and how many may follow, and which field said so."""
 
     options: Options
     prompts: Sequence[tuple[int, ...]]
     budgets: Sequence[int]
+    output_field: str
 
 
 class OpenAiApi:
@@ -86,14 +87,14 @@ class OpenAiApi:
             read = partial(self._read, endpoint, call.body, call.visitor.allowance.most_output)
             asked = read() if len(call.body) <= _INLINE_BYTES else await asyncio.to_thread(read)
         except DraftwireError as error:
-            return _refused(call, error).about(endpoint.prompt_field).reply()
+            return _refused(call, error).about(prompt=endpoint.prompt_field).reply()
         try:
             return await self._generate(endpoint, call, asked)
         except DraftwireError as error:  # who raises it counts it
             problem = Problem.of(error)
         except GenerationError as error:
             problem = error.problem
-        return problem.about(endpoint.prompt_field).reply()
+        return problem.about(prompt=endpoint.prompt_field, output=asked.output_field).reply()
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -102,16 +103,16 @@ class OpenAiApi:
         options = read_options(fields, most_choices=self._most_choices)
         if options.model is not None:
             self._check_model(options.model)
-        wanted, default = endpoint.read_max_tokens(fields)
-        default = min(default, most_output or default)
+        most = endpoint.read_most(fields)
+        default = min(most.default, most_output or most.default)
         endpoint.refuse_unsupported(fields, options)
         prompts = endpoint.read_prompts(fields, self._vocabulary)
         fields.finish()
         if len(prompts) * options.count > self._most_choices:
             problem = f"{len(prompts)} prompts with n {options.count} are more than {self._most_choices} choices"
             raise InvalidParameterError(endpoint.prompt_field, f"{problem}; send them in several calls")
-        budgets = [self._budget(len(prompt), wanted, default) for prompt in prompts]
-        return _Asked(options=options, prompts=prompts, budgets=budgets)
+        budgets = [self._budget(len(prompt), most.wanted, default) for prompt in prompts]
+        return _Asked(options=options, prompts=prompts, budgets=budgets, output_field=most.field)
 
     def _check_model(self, name: str) -> None:
         if name != self._info.name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from .choice import Choice
@@ -11,12 +12,21 @@ from .options import Options, read_max_tokens
 from .prompts import read_messages, read_prompts
 from .vocabulary import Vocabulary
 
-__all__ = ["ChatCompletions", "Completions", "Endpoint"]
+__all__ = ["ChatCompletions", "Completions", "Endpoint", "MostTokens"]
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's
 _DEFAULT_CHAT_TOKENS = 512  # as on the device
 _NO_LOGPROBS = "log-probabilities are not given; leave it out"
 _NO_TOOLS = "this model calls no tools; leave it out"
+
+
+@dataclass(frozen=True, slots=True)
+class MostTokens:
+    """Most tokens of a choice: the field that says so, what was ``wanted`` in it, and at most how many otherwise."""
+
+    field: str
+    wanted: int | None
+    default: int
 
 
 class Endpoint(Protocol):
@@ -37,8 +47,8 @@ class Endpoint(Protocol):
         """Token ids of each prompt; InvalidParameterError naming the field at fault."""
         ...
 
-    def read_max_tokens(self, fields: Fields) -> tuple[int | None, int]:
-        """Most tokens of a choice: as asked for, and where nothing was, at most so many."""
+    def read_most(self, fields: Fields) -> MostTokens:
+        """Most tokens of a choice."""
         ...
 
     def refuse_unsupported(self, fields: Fields, options: Options) -> None:
@@ -69,9 +79,9 @@ class Completions:
         """See :class:`Endpoint`."""
         return read_prompts(fields, vocabulary)
 
-    def read_max_tokens(self, fields: Fields) -> tuple[int | None, int]:
+    def read_most(self, fields: Fields) -> MostTokens:
         """See :class:`Endpoint`."""
-        return read_max_tokens(fields, "max_tokens"), _DEFAULT_COMPLETION_TOKENS
+        return MostTokens("max_tokens", read_max_tokens(fields, "max_tokens"), _DEFAULT_COMPLETION_TOKENS)
 
     def refuse_unsupported(self, fields: Fields, options: Options) -> None:
         """See :class:`Endpoint`."""
@@ -107,12 +117,14 @@ class ChatCompletions:
         """See :class:`Endpoint`."""
         return [read_messages(fields, vocabulary)]
 
-    def read_max_tokens(self, fields: Fields) -> tuple[int | None, int]:
+    def read_most(self, fields: Fields) -> MostTokens:
         """See :class:`Endpoint`. OpenAI has two names for it, of which ``max_tokens`` is the older."""
         older, newer = (read_max_tokens(fields, name) for name in ("max_tokens", "max_completion_tokens"))
         if older is not None and newer is not None and older != newer:
             raise fields.wrong("max_tokens", "differs from max_completion_tokens; give one of them")
-        return newer if newer is not None else older, _DEFAULT_CHAT_TOKENS
+        if newer is not None:
+            return MostTokens("max_completion_tokens", newer, _DEFAULT_CHAT_TOKENS)
+        return MostTokens("max_tokens", older, _DEFAULT_CHAT_TOKENS)
 
     def refuse_unsupported(self, fields: Fields, options: Options) -> None:
         """See :class:`Endpoint`."""

@@ -18,6 +18,7 @@ __all__ = ["Problem", "refusal_reply"]
 
 _INVALID, _SERVER = "invalid_request_error", "server_error"
 _TOO_LONG = "context_length_exceeded"
+_OUTPUT = "max_tokens"
 
 # Status, type and code.
 _BY_CODE: dict[ErrorCode, tuple[int, str, str | None]] = {
@@ -88,9 +89,13 @@ class Problem:
             retry_after = _RETRY_SECONDS
         return cls(status=status, message=message, kind=kind, param=param, code=name, retry_after=retry_after)
 
-    def about(self, prompt_field: str) -> Problem:
-        """With the field named that a prompt too long was given in; the engine knows only tokens."""
-        return replace(self, param=prompt_field) if self.code == _TOO_LONG else self
+    def about(self, *, prompt: str, output: str = _OUTPUT) -> Problem:
+        """Names the fields that a prompt too long or too many tokens were given in; the engine has names of its own."""
+        if self.code == _TOO_LONG:
+            return replace(self, param=prompt)
+        if self.param == _OUTPUT != output:
+            return replace(self, param=output, message=self.message.replace(_OUTPUT, output, 1))
+        return self
 
     @property
     def body(self) -> dict[str, object]:

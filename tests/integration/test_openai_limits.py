@@ -61,11 +61,15 @@ async def test_prompt_and_output_tokens(whose: str, stream: bool) -> None:
                 await call(max_tokens=6)
             assert (caught.value.param, caught.value.code) == (field, "context_length_exceeded")
             assert caught.value.type == "invalid_request_error"
-        for call in (partial(complete, prompt=[1] * 4), partial(chat, messages=said("abcd"))):
-            with pytest.raises(openai.BadRequestError, match="max_tokens: asks for 7 tokens; at most 6") as caught:
-                await call(max_tokens=7)
-            assert (caught.value.param, caught.value.type) == ("max_tokens", "invalid_request_error")
-        assert verifier.refused == ["max_prompt_tokens"] * 2 + ["max_output_tokens"] * 2
+        for call, field in (
+            (partial(complete, prompt=[1] * 4), "max_tokens"),
+            (partial(chat, messages=said("abcd")), "max_tokens"),
+            (partial(chat, messages=said("abcd")), "max_completion_tokens"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=f"{field}: asks for 7 tokens; at most 6") as caught:
+                await call(**{field: 7})
+            assert (caught.value.param, caught.value.type) == (field, "invalid_request_error")
+        assert verifier.refused == ["max_prompt_tokens"] * 2 + ["max_output_tokens"] * 3
         assert verifier.engine.counters.steps == 0
         answer = await client.completions.create(model=MODEL, prompt=[1] * 4, max_tokens=6)
         assert answer.usage is not None

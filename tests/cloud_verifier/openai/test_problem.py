@@ -66,9 +66,16 @@ def test_what_the_engine_says() -> None:
 
 def test_a_prompt_too_long_is_the_prompts_fault() -> None:
     too_long = Problem.of_frame(Error(stream=1, code=ErrorCode.PROMPT_TOO_LONG, message="too long"))
-    assert too_long.about("messages").param == "messages"
+    assert too_long.about(prompt="messages").param == "messages"
     other = Problem.of(InvalidParameterError("top_p", "is wrong"))
-    assert other.about("messages").param == "top_p"
+    assert other.about(prompt="messages", output="max_completion_tokens") == other
+
+
+def test_too_many_tokens_are_the_fault_of_the_field_that_asked_for_them() -> None:
+    problem = Problem.of(InvalidParameterError("max_tokens", "asks for 9 tokens"))
+    assert problem.about(prompt="messages") == problem
+    newer = problem.about(prompt="messages", output="max_completion_tokens")
+    assert (newer.param, newer.message) == ("max_completion_tokens", "max_completion_tokens: asks for 9 tokens")
 
 
 @pytest.mark.parametrize(
