@@ -29,7 +29,6 @@ from .targets.transformers_target import TransformersTarget
 
 __all__ = ["Cell", "main", "sweep"]
 
-_POSITIONS = 1000
 _PLAIN_TOKENS = 48
 
 
@@ -58,7 +57,14 @@ class Cell:
 
 
 def sweep(
-    script: Script, model: Target, *, streams: Sequence[int], look_aheads: Sequence[int], tokens: int, repeats: int
+    script: Script,
+    model: Target,
+    *,
+    streams: Sequence[int],
+    look_aheads: Sequence[int],
+    tokens: int,
+    positions: int,
+    repeats: int,
 ) -> Iterator[Cell]:
     """Measure every cell, one number of streams after the other.
 
@@ -67,13 +73,14 @@ def sweep(
         model: no stream of which is open.
         streams: how many at once.
         look_aheads: draft tokens of each beyond what is committed, at least 1.
-        tokens: of the fastest stream in each run, at least; few streams run longer, or they would see little text.
+        tokens: of the fastest stream in each run, at least.
+        positions: of the script that the streams of a run see together, at least: few streams run longer.
         repeats: of each cell beside plain streaming.
     """
     curve = _curve(model, streams, max(look_aheads), rounds=2 * repeats + 1)
     for count in streams:
         for ahead in look_aheads:
-            yield _cell(script, model, curve, count, ahead, max(tokens, _POSITIONS // count), repeats)
+            yield _cell(script, model, curve, count, ahead, max(tokens, positions // count), repeats)
 
 
 def _cell(
@@ -162,6 +169,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=_counts, default="1,4,16", help="how many at once (default: %(default)s)")
     parser.add_argument("--look-ahead", type=_counts, default="8", help="draft tokens ahead (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=64, help="of the fastest stream in each run (default: 64)")
+    parser.add_argument(
+        "--positions", type=int, default=1000, help="of text, for all streams of a run together (default: 1000)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="runs beside plain streaming (default: 3)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
@@ -178,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             streams=options.streams,
             look_aheads=options.look_ahead,
             tokens=max(options.tokens, 8),
+            positions=options.positions,
             repeats=max(options.repeats, 1),
         )
         if options.json:

@@ -22,13 +22,17 @@ _FIELDS = {"streams", "look_ahead", "gain", "least", "most", "tokens_a_pass", "c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What to measure: every look-ahead for every number of streams, ``repeats`` times beside plain streaming."""
+    """What to measure: every look-ahead for every number of streams, ``repeats`` times beside plain streaming.
+
+    Each run lasts for ``tokens`` of its fastest stream, and ``positions`` of the trace for all of them, at least.
+    """
 
     target: str
     dtype: str
     streams: Sequence[int]
     look_aheads: Sequence[int]
     tokens: int
+    positions: int
     repeats: int
 
 
@@ -49,7 +53,8 @@ def run_sweep(plan: SweepPlan, trace: Trace, *, cores: CoreSplit) -> list[dict[s
         arguments = [plan.target, str(file), "--dtype", plan.dtype, "--threads", "1", "--json"]
         arguments += ["--streams", ",".join(map(str, plan.streams))]
         arguments += ["--look-ahead", ",".join(map(str, plan.look_aheads))]
-        arguments += ["--tokens", str(plan.tokens), "--repeats", str(plan.repeats)]
+        arguments += ["--tokens", str(plan.tokens), "--positions", str(plan.positions)]
+        arguments += ["--repeats", str(plan.repeats)]
         with cores.target():
             answer = ask_program("draftwire.cloud_verifier.capacity_timing", arguments)
     cells = answer.get("cells") if isinstance(answer, dict) else None

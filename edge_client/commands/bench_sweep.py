@@ -52,6 +52,7 @@ def sweep_plan(parsed: argparse.Namespace, *, dtype: str) -> SweepPlan | None:
         streams=_counts(parsed.streams, SWEEP_STREAMS[:4:3] if quick else SWEEP_STREAMS, field="--streams"),
         look_aheads=_counts(parsed.look_aheads, SWEEP_LOOK_AHEADS, field="--look-aheads"),
         tokens=16 if quick else 32,
+        positions=100 if quick else 1000,
         repeats=1 if quick else 3,
     )
 

@@ -76,7 +76,17 @@ def test_what_is_no_trace_is_told(
 
 def test_a_sweep_has_every_cell_and_leaves_the_target_empty() -> None:
     target = TableTarget(vocabulary_size=64, max_context=8192)
-    cells = list(sweep(Script([True] * 90, [0] * 90), target, streams=[1, 2], look_aheads=[1, 3], tokens=8, repeats=1))
+    cells = list(
+        sweep(
+            Script([True] * 90, [0] * 90),
+            target,
+            streams=[1, 2],
+            look_aheads=[1, 3],
+            tokens=8,
+            positions=60,
+            repeats=1,
+        )
+    )
     assert [(cell.streams, cell.look_ahead) for cell in cells] == [(1, 1), (1, 3), (2, 1), (2, 3)]
     assert [cell.tokens_a_pass for cell in cells] == pytest.approx([2, 4, 2, 4], abs=0.3)
     assert all(cell.limit > 0 and cell.gain > 0 and cell.flat > 1 for cell in cells)
@@ -93,6 +103,8 @@ def test_the_command_prints_a_table_or_json(make_model: Callable[..., str], caps
         "2",
         "--tokens",
         "8",
+        "--positions",
+        "60",
         "--repeats",
         "1",
     ]

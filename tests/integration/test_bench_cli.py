@@ -319,6 +319,20 @@ async def test_runs_both_ends_and_the_references(
 
 
 @pytest.mark.demo
+async def test_a_sweep_of_the_pair(demo_target_folder: Path, demo_draft_folder: Path, tmp_path: Path) -> None:
+    options = ["--sweep", "--quick", "--streams", "1,3", "--look-aheads", "2", "--prompts", "1", "--max-tokens", "40"]
+    options += ["--target", str(demo_target_folder), "--draft", str(demo_draft_folder)]
+    status, out, err = await bench(*options, "--json", str(tmp_path / "all.json"))
+    assert status == 0, err
+    rows = [line.split() for line in out.splitlines()[-2:]]
+    cells = json.loads((tmp_path / "all.json").read_text("utf-8"))["sweep"]
+    assert [(cell["streams"], cell["look_ahead"]) for cell in cells] == [(1, 2), (3, 2)]
+    assert [row[:3] for row in rows] == [[str(cell["streams"]), f"{cell['gain']:.2f}x", "2"] for cell in cells]
+    assert all(1 <= cell["tokens_a_pass"] <= 3 and 1 <= cell["computed"] <= 3 for cell in cells)
+    assert all(cell["step_ms"] > 0 and cell["limit"] > 0 for cell in cells)
+
+
+@pytest.mark.demo
 async def test_an_adverse_condition_with_the_pair(
     demo_target_folder: Path, demo_draft_folder: Path, tmp_path: Path
 ) -> None:

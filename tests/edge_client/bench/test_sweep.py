@@ -14,7 +14,7 @@ from draftwire.edge_client.commands.bench_sweep import sweep_plan
 from draftwire.edge_client.trace import Trace, TraceRecord
 from draftwire.protocol.errors import DraftwireError
 
-PLAN = SweepPlan(target="model", dtype="bfloat16", streams=[1, 4], look_aheads=[2, 8], tokens=8, repeats=1)
+PLAN = SweepPlan(target="model", dtype="bfloat16", streams=[1, 4], look_aheads=[2, 8], tokens=8, positions=9, repeats=1)
 TRACE = Trace(
     target="t",
     draft="d",
@@ -44,6 +44,7 @@ def test_the_program_is_asked_for_every_cell_with_the_trace(monkeypatch: pytest.
     assert arguments[0] == "model"
     assert arguments[arguments.index("--streams") + 1] == "1,4"
     assert arguments[arguments.index("--look-ahead") + 1] == "2,8"
+    assert arguments[arguments.index("--positions") + 1] == "9"
     assert trace["records"][0]["ranks"] == [0, 1]
 
 
