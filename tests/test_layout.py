@@ -14,7 +14,7 @@ SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 
 DOORS = {
     "websockets": {"edge_client/transport.py"},
-    "aiohttp": {"cloud_verifier/service/server.py"},
+    "aiohttp": {"cloud_verifier/service/server.py", "cloud_verifier/service/exchange.py"},
     "prometheus_client": {"cloud_verifier/operations/metrics.py"},
     "opentelemetry": {"cloud_verifier/operations/tracing.py"},
     "matplotlib": {"edge_client/bench/chart.py"},

@@ -1,4 +1,4 @@
-"""The door to the network: the only file that imports aiohttp."""
+"""The door to the network: sockets in, frames and replies out. It and :mod:`.exchange` alone import aiohttp."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 import logging
 import signal
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
-from aiohttp import StreamReader, WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
@@ -22,10 +22,11 @@ from .connection import Connection, in_thread_of
 from .crowd import Guest, cancelling
 from .doorkeeper import Doorkeeper
 from .entrance import Entrance
+from .exchange import linger, read_body, say_nothing_yet, send_whole, stream_response, whole_response
 from .health import Health
-from .http import Call, Refusal, Reply, Route, Visitor, lower_names, plain_refusal
+from .http import Call, Refusal, Route, Visitor, lower_names, plain_refusal
 from .peer import Peer
-from .sending import limit_buffer, send_in_time
+from .sending import limit_buffer
 from .signals import caught_signal, drain
 from .usher import see_out
 from .visit import KEEP_ALIVE_SECONDS, Visit
@@ -39,9 +40,6 @@ _REQUEST_SECONDS = 1.0
 """How long plain requests have to end in a shutdown; by then clients have been told, and their sockets closed."""
 _BODY_SECONDS = 30.0
 """How long the body of a request may take to come in."""
-_LINGER_SECONDS = 1.0
-_LINGER_BYTES = 256 * 1024
-"""What is still read of a body that nobody wants, so that the answer reaches whoever is sending it."""
 
 
 class VerifierServer:
@@ -81,9 +79,9 @@ class VerifierServer:
         """The aiohttp application."""
         app = web.Application(client_max_size=self._limits.max_message_bytes * 8, middlewares=[self._attendant()])
         for path in ("/v1/verify", "/v1/verify/{route}"):
-            app.router.add_get(path, self._verify, allow_head=False, expect_handler=_say_nothing_yet)
+            app.router.add_get(path, self._verify, allow_head=False, expect_handler=say_nothing_yet)
         for route in self._routes:
-            app.router.add_route(route.method, route.path, self._answerer(route), expect_handler=_say_nothing_yet)
+            app.router.add_route(route.method, route.path, self._answerer(route), expect_handler=say_nothing_yet)
         for path in dict.fromkeys(route.path for route in self._routes):
             app.router.add_route("OPTIONS", path, self._preflight([each for each in self._routes if each.path == path]))
         app.on_shutdown.append(self._shut_down)
@@ -122,7 +120,7 @@ class VerifierServer:
             handler_cancellation=True,  # whoever leaves stops what was being done for it
             shutdown_timeout=_REQUEST_SECONDS,
             keepalive_timeout=KEEP_ALIVE_SECONDS,
-            lingering_time=0,  # which has no limit in bytes; see _linger
+            lingering_time=0,  # which has no limit in bytes; see linger
         )
         await runner.setup()
         assert runner.server is not None
@@ -150,7 +148,7 @@ class VerifierServer:
                 if visit is not None:
                     visit.answered()
             if not response.keep_alive and request.body_exists and not request.content.is_eof():
-                await _linger(request.content)
+                await linger(request.content)
             return response
 
         return attend
@@ -162,10 +160,10 @@ class VerifierServer:
             why = {404: "not_found", 405: "method_not_allowed"}.get(error.status, "bad_request")
             advice = "check address and method" if why != "bad_request" else " ".join((error.text or "").split())
             text = f"{request.method} {request.path[:100]!r} is not served here ({error.reason}); {advice}"
-            response = _whole(plain_refusal(self._doorkeeper.refusal(why, error.status, text)), {})
+            response = whole_response(plain_refusal(self._doorkeeper.refusal(why, error.status, text)), {})
             response.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
         if not response.prepared:
-            await _send_whole(response, request)
+            await send_whole(response, request)
         return response
 
     def _check_body(self, request: web.Request, *, taken: bool) -> None:
@@ -207,7 +205,7 @@ class VerifierServer:
                 await self._converse(socket, request.transport, visitor, guest)
                 return socket
         except Refusal as refused:
-            return _whole(plain_refusal(refused), {})
+            return whole_response(plain_refusal(refused), {})
         except ConnectionError:  # it left before the handshake was over
             return web.Response()
 
@@ -266,10 +264,10 @@ class VerifierServer:
                     guest.when_dismissed(cancelling(asyncio.current_task()))
                     response = await respond(request, visitor, headers)
                     if not response.prepared:  # it is a guest until its answer is sent
-                        await _send_whole(response, request)
+                        await send_whole(response, request)
                     return response
             except Refusal as refusal:
-                return _whole(route.refuse(refusal), headers)
+                return whole_response(route.refuse(refusal), headers)
 
         async def respond(request: web.Request, visitor: Visitor, headers: dict[str, str]) -> web.StreamResponse:
             call = await self._call(request, visitor)
@@ -282,15 +280,15 @@ class VerifierServer:
                 text = "the verifier failed on this call; try again"
                 raise self._doorkeeper.refusal("internal", 500, text) from error
             if isinstance(reply.body, bytes):
-                return _whole(reply, headers)
-            return await _stream(request, reply, reply.body, headers)
+                return whole_response(reply, headers)
+            return await stream_response(request, reply, reply.body, headers)
 
         return answer
 
     async def _call(self, request: web.Request, visitor: Visitor) -> Call:
         try:
             async with asyncio.timeout(_BODY_SECONDS):
-                body = await _read(request)
+                body = await read_body(request)
         except TimeoutError:
             text = f"the request's body did not come within {_BODY_SECONDS:g} s; send it again"
             raise self._doorkeeper.refusal("slow_body", 408, text) from None
@@ -312,7 +310,7 @@ class VerifierServer:
                 headers = self._doorkeeper.preflight(lower_names(request.headers), methods=methods)
                 return web.Response(status=204, headers=headers)
             except Refusal as refusal:
-                return _whole(routes[0].refuse(refusal), {})
+                return whole_response(routes[0].refuse(refusal), {})
 
         return answer
 
@@ -339,66 +337,6 @@ def _fault_log() -> logging.Logger:
     if not log.filters:
         log.addFilter(_OurFaults())
     return log
-
-
-async def _say_nothing_yet(request: web.Request) -> None:
-    """Whoever asks first whether to send a body hears so when it is wanted, and not before it is admitted."""
-    del request
-
-
-async def _read(request: web.Request) -> bytes:
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.body_exists:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0
-    return await request.read()
-
-
-async def _linger(body: StreamReader) -> None:
-    """Read a little of what nobody wants. Closing over unread bytes would take the answer away from their sender."""
-    left = _LINGER_BYTES
-    with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
-        async with asyncio.timeout(_LINGER_SECONDS):
-            while left > 0 and not body.is_eof():
-                left -= len(await body.readany())
-            if not body.is_eof():
-                await asyncio.sleep(_LINGER_SECONDS)  # the sender has time to read the answer
-
-
-def _whole(reply: Reply, headers: Mapping[str, str]) -> web.Response:
-    assert isinstance(reply.body, bytes)
-    fields = {**headers, **reply.headers, "Content-Type": reply.content_type}
-    return web.Response(body=reply.body, status=reply.status, headers=fields)
-
-
-async def _stream(
-    request: web.Request, reply: Reply, pieces: AsyncIterator[bytes], headers: Mapping[str, str]
-) -> web.StreamResponse:
-    fields = {**headers, **reply.headers, "Content-Type": reply.content_type}
-    response = web.StreamResponse(status=reply.status, headers=fields)
-    try:
-        await response.prepare(request)
-        limit_buffer(request.transport)
-        async for piece in pieces:
-            await send_in_time(response.write(piece), request.transport)
-        await send_in_time(response.write_eof(), request.transport)
-    except ConnectionError:  # it left; closing the pieces stops what made them
-        pass
-    finally:
-        close = getattr(pieces, "aclose", None)
-        if close is not None:
-            await close()
-    return response
-
-
-async def _send_whole(response: web.StreamResponse, request: web.Request) -> None:
-    if request.body_exists and not request.content.is_eof():
-        response.force_close()
-
-    async def send() -> None:
-        await response.prepare(request)
-        await response.write_eof()
-
-    await send_in_time(send(), request.transport, size=response.content_length or 0)
 
 
 async def _hear(message: WSMessage, socket: web.WebSocketResponse, connection: Connection, peer: Peer) -> bool:
