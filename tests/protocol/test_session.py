@@ -1,108 +1,34 @@
-"""The sans-I/O session: handshake, transition tables, faults that stay on their stream."""
+"""The sans-I/O session: handshake, transition tables, stream ids, capabilities."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from draftwire.protocol.errors import (
-    ErrorCode,
-    FrameTooLargeError,
-    IllegalMessageError,
-    InvalidParameterError,
-    MalformedFrameError,
-    ProtocolError,
-    VersionMismatchError,
-)
+from draftwire.protocol.errors import ErrorCode, IllegalMessageError, MalformedFrameError, VersionMismatchError
 from draftwire.protocol.frames import encode
-from draftwire.protocol.messages import (
-    MESSAGE_SENDER,
-    Cancel,
-    Capability,
-    Commit,
-    Draft,
-    End,
-    EndReason,
-    Error,
-    Hello,
-    Limits,
-    Message,
-    MessageType,
-    Open,
-    Opened,
-    Prefix,
-    Role,
-    Welcome,
-)
+from draftwire.protocol.messages import Cancel, Capability, Error, Message, MessageType, Opened, Prefix, Role
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.session import CONNECTION_TABLE, STREAM_TABLE, ConnectionState, Session, StreamState
-from draftwire.protocol.sparse_q import SparseQ
 
-VOCABULARY_SIZE = 100
-FINGERPRINT, OTHER_FINGERPRINT = bytes(16), b"\x01" * 16
-LIMITS = Limits(max_context=200, max_streams=3, max_message_bytes=1024, max_draft_tokens=8, max_backlog=16)
-ALL = Capability.SPARSE_Q | Capability.TREES | Capability.SOURCES | Capability.PREFIXES
-
-HELLO = Hello(capabilities=ALL, fingerprint=FINGERPRINT)
-WELCOME = Welcome(
-    capabilities=ALL,
-    fingerprint=FINGERPRINT,
-    target="t",
-    vocabulary_size=VOCABULARY_SIZE,
-    eos_ids=(0,),
-    limits=LIMITS,
+from .session_rig import (
+    ALL,
+    FINGERPRINT,
+    HELLO,
+    LIMITS,
+    OTHER_FINGERPRINT,
+    REJECTION,
+    VOCABULARY_SIZE,
+    WELCOME,
+    Pair,
+    Q,
+    a_commit,
+    a_draft,
+    an_end,
+    an_error,
+    an_open,
+    raw,
 )
-REJECTION = SamplingParams(temperature=1.0, mode="rejection")
-Q = SparseQ((5,), (255,))
-
-
-def an_open(stream: int = 1, **changes: object) -> Open:
-    message = Open(stream=stream, token_ids=(1, 2), prompt_length=2, params=SamplingParams(), max_tokens=5, seed=1)
-    return replace(message, **changes)  # type: ignore[arg-type]
-
-
-def a_draft(stream: int = 1, **changes: object) -> Draft:
-    message = Draft(stream=stream, path=1, start=2, token_ids=(5,), confidences=(0,), sent_at=0)
-    return replace(message, **changes)  # type: ignore[arg-type]
-
-
-def a_commit(stream: int = 1) -> Commit:
-    return Commit(stream=stream, path=0, accepted=0, token=3)
-
-
-def an_end(stream: int = 1) -> End:
-    return End(stream=stream, reason=EndReason.STOP)
-
-
-def an_error(stream: int = 1) -> Error:
-    return Error(stream=stream, code=ErrorCode.BUSY)
-
-
-class Pair:
-    """Two sessions joined by a wire on which nothing crosses."""
-
-    def __init__(self, hello: Hello = HELLO, welcome: Welcome = WELCOME) -> None:
-        self.client, self.verifier = Session(Role.CLIENT), Session(Role.VERIFIER)
-        self.pass_on(hello, welcome)
-
-    def pass_on(self, *messages: Message) -> None:
-        for message in messages:
-            sender, receiver = self.ends(message)
-            assert receiver.receive(sender.send(message)) == [message]
-
-    def ends(self, message: Message) -> tuple[Session, Session]:
-        if MESSAGE_SENDER[message.type] is Role.CLIENT:
-            return self.client, self.verifier
-        return self.verifier, self.client
-
-    def states(self, stream: int = 1) -> tuple[StreamState, StreamState]:
-        return self.client.stream_state(stream), self.verifier.stream_state(stream)
-
-
-def raw(message: Message) -> bytes:
-    """A frame from an end that breaks the rules."""
-    return encode(message, VOCABULARY_SIZE)
-
 
 # --- the handshake ----------------------------------------------------------------------------------------------
 
@@ -346,121 +272,3 @@ def test_sparse_q_comes_with_rejection_and_only_with_it() -> None:
         with pytest.raises(IllegalMessageError, match="sparse_q must come") as caught:
             pair.verifier.receive(raw(bad))
         assert caught.value.stream == 1
-
-
-# --- faults stay where they are ---------------------------------------------------------------------------------
-
-
-def test_a_malformed_draft_ends_its_stream_and_no_other() -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1), an_open(2), Opened(stream=1), Opened(stream=2))
-    with pytest.raises(MalformedFrameError) as caught:
-        pair.verifier.receive(raw(a_draft(1))[:-1])
-    assert caught.value.stream == 1
-    pair.pass_on(Error.of(1, caught.value))
-    assert pair.states(1) == (StreamState.ENDED, StreamState.ENDED)
-    pair.pass_on(a_draft(2), a_commit(2), an_end(2))
-
-
-def test_a_malformed_open_takes_its_id_and_is_answered() -> None:
-    pair = Pair()
-    frame = pair.client.send(an_open(1))
-    with pytest.raises(MalformedFrameError) as caught:
-        pair.verifier.receive(frame[:10])
-    assert caught.value.stream == 1
-    pair.client.receive(pair.verifier.send(Error.of(1, caught.value)))
-    assert pair.states(1) == (StreamState.ENDED, StreamState.ENDED)
-    assert pair.verifier.receive(pair.client.send(an_open(2))) == [an_open(2)]
-
-
-def test_a_prompt_too_long_is_refused_before_it_is_sent_and_when_it_comes() -> None:
-    pair = Pair()
-    message = an_open(1, max_tokens=199)
-    with pytest.raises(FrameTooLargeError, match="context of 200 tokens"):
-        pair.client.send(message)
-    assert pair.client.next_stream == 1
-    with pytest.raises(FrameTooLargeError, match="context of 200 tokens") as caught:
-        pair.verifier.receive(raw(message))
-    error = Error.of(caught.value.stream, caught.value)
-    assert (error.stream, error.code) == (1, ErrorCode.PROMPT_TOO_LONG)
-    pair.verifier.send(error)
-
-
-@pytest.mark.parametrize("cut", [0, 1], ids=["whole", "malformed"])
-@pytest.mark.parametrize("message", [a_draft(1), Draft(stream=1, path=1, start=1, token_ids=(), sent_at=0)])
-def test_what_crossed_the_end_is_ignored(message: Draft, cut: int) -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1), Opened(stream=1))
-    late = pair.client.send(message)
-    pair.verifier.send(an_end(1))
-    assert pair.verifier.receive(late[: len(late) - cut]) == []
-    assert pair.verifier.state is ConnectionState.READY
-
-
-def test_commits_that_crossed_a_cancel_still_count() -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1))
-    cancel = pair.client.send(Cancel(stream=1))
-    late = [pair.verifier.send(Opened(stream=1)), pair.verifier.send(a_commit(1)), pair.verifier.send(an_end(1))]
-    assert [pair.client.receive(frame) for frame in late] == [[Opened(stream=1)], [a_commit(1)], [an_end(1)]]
-    assert pair.verifier.receive(cancel) == []
-    assert pair.states() == (StreamState.ENDED, StreamState.ENDED)
-
-
-@pytest.mark.parametrize("frame", [raw(a_draft(7)), raw(a_draft(7))[:-1], raw(Cancel(stream=7)), raw(an_open(7))[:9]])
-def test_a_stream_never_opened_closes_the_connection(frame: bytes) -> None:
-    pair = Pair()
-    with pytest.raises(ProtocolError) as caught:
-        pair.verifier.receive(frame)
-    assert caught.value.stream is None
-    assert pair.verifier.state is ConnectionState.FAILED
-
-
-@pytest.mark.parametrize("message", [a_commit(1), an_end(1), an_error(1), Opened(stream=1)])
-def test_a_verifier_that_speaks_on_after_the_end_closes_the_connection(message: Message) -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1), Opened(stream=1), an_end(1))
-    with pytest.raises(IllegalMessageError) as caught:
-        pair.client.receive(raw(message))
-    assert caught.value.stream is None
-
-
-def test_a_client_answers_a_malformed_commit_with_cancel() -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1), an_open(2), Opened(stream=1))
-    with pytest.raises(MalformedFrameError) as caught:
-        pair.client.receive(raw(a_commit(1)) + b"\x00")
-    assert caught.value.stream == 1
-    pair.pass_on(Cancel(stream=1), an_end(1), Opened(stream=2))
-
-
-def test_after_a_fault_of_the_connection_one_error_is_left_to_say() -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1), Opened(stream=1))
-    with pytest.raises(MalformedFrameError) as caught:
-        pair.verifier.receive(b"\x0f")
-    with pytest.raises(IllegalMessageError, match="failed"):
-        pair.verifier.send(a_commit(1))
-    assert pair.client.receive(pair.verifier.send(Error.of(None, caught.value)))
-    for session in (pair.client, pair.verifier):
-        assert session.state is ConnectionState.CLOSED
-        assert session.live_streams == ()
-        assert session.receive(raw(a_draft(1))) == []
-    with pytest.raises(IllegalMessageError, match="closed"):
-        pair.client.send(Cancel(stream=1))
-
-
-def test_close_is_for_a_lost_transport() -> None:
-    pair = Pair()
-    pair.pass_on(an_open(1))
-    pair.client.close()
-    assert pair.client.state is ConnectionState.CLOSED
-    assert pair.client.live_streams == ()
-
-
-def test_a_send_that_fails_changes_nothing() -> None:
-    pair = Pair()
-    with pytest.raises(InvalidParameterError, match="token id 100 is outside"):
-        pair.client.send(an_open(1, token_ids=(100, 1)))
-    assert (pair.client.next_stream, pair.client.live_streams) == (1, ())
-    pair.pass_on(an_open(1))
