@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 
-__all__ = ["port", "positive", "rate", "seconds", "size", "whole"]
+__all__ = ["LOWEST_RATE", "port", "positive", "rate", "seconds", "size", "whole"]
+
+LOWEST_RATE = 0.001
+"""Of requests a minute, one in eleven hours: what is less is meant as never, and a wait must be a number to be told."""
 
 
 def positive(text: str) -> int:
@@ -33,10 +36,10 @@ def port(text: str) -> int:
 
 
 def rate(text: str) -> float:
-    """So many in a time, above 0."""
+    """So many in a time."""
     value = float(text)
-    if not 0 < value < 1e9:
-        raise ArgumentTypeError("must be above 0")
+    if not LOWEST_RATE <= value < 1e9:
+        raise ArgumentTypeError(f"must be at least {LOWEST_RATE}")
     return value
 
 

@@ -14,6 +14,7 @@ from ...protocol.errors import InvalidParameterError
 from ..engine.speculation import Speculation
 from ..guardrails.rule import Rule
 from ..guardrails.thresholds import Thresholds
+from ..option_types import LOWEST_RATE
 from .config import Config, DoorLimits, KeyRules, RouteRules, TlsFiles
 from .keys import check_hash, key_name
 from .origin import check_origin
@@ -115,6 +116,7 @@ def _limits(table: _Table) -> DoorLimits:
                     "max_streams_per_key": _positive,
                     "max_prompt_tokens": _positive,
                     "max_output_tokens": _positive,
+                    "hello_seconds": _some_seconds,
                     "idle_seconds": _seconds,
                 }
             )
@@ -194,8 +196,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"must be text, not {_shown(value)}")
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"must be text on one line, not {_shown(value)}")
     return value
 
 
@@ -222,14 +224,20 @@ def _positive(value: Any) -> int:
 
 
 def _rate(value: Any) -> float:
-    if not 0.0 < _number(value) <= 1e9:
-        raise ValueError(f"must be a number above 0, not {_shown(value)}")
+    if not LOWEST_RATE <= _number(value) <= 1e9:
+        raise ValueError(f"must be a number, at least {LOWEST_RATE}, not {_shown(value)}")
     return float(value)
 
 
 def _seconds(value: Any) -> float:
     if not 0.0 <= _number(value) <= 1e9:
         raise ValueError(f"must be seconds, 0 or more, not {_shown(value)}")
+    return float(value)
+
+
+def _some_seconds(value: Any) -> float:
+    if not 0.0 < _number(value) <= 1e9:
+        raise ValueError(f"must be seconds, above 0, not {_shown(value)}")
     return float(value)
 
 

@@ -98,7 +98,7 @@ class Doorkeeper:
         Raises:
             Refusal: it may not come in.
         """
-        self._check_query(query or {})
+        self._check_address(route, query or {})
         self._check_origin(headers)
         key = self._check_key(headers, remote)
         if route and route not in self._config.routes:
@@ -171,15 +171,15 @@ class Doorkeeper:
 
     # --- the checks ---------------------------------------------------------------------------------------------
 
-    def _check_query(self, query: Mapping[str, str]) -> None:
-        for name, value in query.items():
-            if name.lower().replace("_", "").replace("-", "") in _KEY_FIELDS or self._keys.find(value) is not None:
-                raise self.refusal(
-                    "key_in_url",
-                    400,
-                    "an API key in a URL ends up in logs and histories; send it in the header Authorization: "
-                    "Bearer, and replace this one",
-                )
+    def _check_address(self, route: str, query: Mapping[str, str]) -> None:
+        names = {name.lower().replace("_", "").replace("-", "") for name in query}
+        if names & _KEY_FIELDS or any(self._keys.find(part) is not None for part in (route, *query, *query.values())):
+            raise self.refusal(
+                "key_in_url",
+                400,
+                "an API key in a URL ends up in logs and histories; send it in the header Authorization: Bearer, and "
+                "replace this one",
+            )
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("origin")

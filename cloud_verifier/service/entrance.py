@@ -19,7 +19,7 @@ from ...protocol.errors import VerifierError
 from .config import DoorLimits
 from .crowd import address_group
 from .lobby import Lobby
-from .sending import WRITE_SECONDS
+from .sending import WRITE_SECONDS, limit_tls_buffers
 from .visit import Visit
 
 __all__ = ["Entrance"]
@@ -38,6 +38,8 @@ _OTHER_FILES = 128
 _LOOK = 0.02
 """How often somebody is looked for who may go."""
 _PAUSE = 0.5
+_SAY_SECONDS = 60.0
+"""How often it is logged that connections wait: while they do, they come in one by one."""
 _GOODBYE_SECONDS = WRITE_SECONDS
 """How long a TLS connection may take to end: what a slow reader has not read by then is lost."""
 _FILES = (errno.EMFILE, errno.ENFILE)
@@ -75,7 +77,8 @@ class Entrance:
         self._listeners: list[sockets.socket] = []
         self._takers: list[asyncio.Task[None]] = []
         self._arrivals: set[asyncio.Task[None]] = set()
-        self._short = False  # of file descriptors, as has been logged
+        self._said_at = -_SAY_SECONDS
+        """When it was logged last that connections wait."""
 
     def __len__(self) -> int:
         """Open connections."""
@@ -83,6 +86,8 @@ class Entrance:
 
     async def open(self, host: str, port: int) -> int:
         """Take connections from now on; returns the bound port. VerifierError where the address cannot be had."""
+        if self._tls is not None:
+            limit_tls_buffers()
         try:
             self._listeners = await _bind(host, port)
         except OSError as error:
@@ -124,7 +129,6 @@ class Entrance:
         except OSError as error:
             await self._recover(error)
             return
-        self._short = False
         self._let_in(socket, address_group(str(address[0])))
         await asyncio.sleep(0)  # a burst must not keep the loop from those that are inside
 
@@ -146,10 +150,11 @@ class Entrance:
 
     async def _recover(self, error: OSError) -> None:
         """Where file descriptors or buffers have run out, or something else keeps connections from being taken."""
-        if not self._short:
+        now = asyncio.get_running_loop().time()
+        if now >= self._said_at + _SAY_SECONDS:
             advice = "; raise the limit of open files (ulimit -n)" if error.errno in _FILES else ""
             logger.error("connections wait: %s%s", _reason(error), advice)
-            self._short = True
+            self._said_at = now
         makes_room = error.errno in _SHORTAGES and self._show_out()
         await asyncio.sleep(_LOOK if makes_room else _PAUSE)  # the socket of whoever goes is closed in the next turn
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
-from aiohttp import StreamReader, web
+from aiohttp import HttpVersion11, StreamReader, web
 
 from .http import Reply
 from .sending import limit_buffer, send_in_time
@@ -59,6 +59,8 @@ async def stream_response(
     """Send ``pieces`` as they come, to whoever reads them in time; they are closed whatever happens."""
     fields = {**headers, **reply.headers, "Content-Type": reply.content_type}
     response = web.StreamResponse(status=reply.status, headers=fields)
+    if request.version < HttpVersion11:  # which knows no chunks: the end of the answer is that of the connection
+        response.force_close()
     try:
         await response.prepare(request)
         limit_buffer(request.transport)

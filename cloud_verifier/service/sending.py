@@ -1,14 +1,15 @@
-"""Sending to callers who may not read: how long is waited for them, and how much the kernel holds for them."""
+"""Callers who may not read, or not speak: how long is waited for them, and how much is held for them."""
 
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import logging
 import socket as sockets
 from collections.abc import Awaitable
 
-__all__ = ["WRITE_SECONDS", "limit_buffer", "send_in_time"]
+__all__ = ["WRITE_SECONDS", "limit_buffer", "limit_tls_buffers", "send_in_time"]
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +17,8 @@ _SEND_BUFFER = 32 * 1024
 """Bytes of a socket's commits that the kernel may hold: thousands of them, where a step makes one of ten bytes."""
 WRITE_SECONDS = 20.0
 """How long a caller may leave a piece of an answer unread."""
+_TLS_BUFFER = 16 * 1024
+"""The most that a record of TLS holds."""
 _WRITE_BYTES = 64 * 1024.0
 """Of a large piece, what must be read in a second."""
 
@@ -38,3 +41,8 @@ def limit_buffer(transport: asyncio.BaseTransport | None) -> None:
     if raw is not None:
         with contextlib.suppress(OSError):
             raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)
+
+
+def limit_tls_buffers() -> None:
+    """Let a TLS connection cost no more than it needs: asyncio sets 256 KiB aside for each before it says anything."""
+    asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER

@@ -29,12 +29,16 @@ from .peer import Peer
 from .sending import limit_buffer
 from .signals import caught_signal, drain
 from .usher import see_out
-from .visit import KEEP_ALIVE_SECONDS, Visit
+from .visit import KEEP_ALIVE_SECONDS, Visit, aborter
 
 __all__ = ["VerifierServer"]
 
 logger = logging.getLogger(__name__)
 
+_BAD_HANDSHAKE = (
+    "no good WebSocket handshake; it takes Upgrade: websocket, Connection: Upgrade, Sec-WebSocket-Version: 13 and a "
+    "Sec-WebSocket-Key of 16 bytes in base64"
+)
 _GRACE = 64 * 1024
 _REQUEST_SECONDS = 1.0
 """How long plain requests have to end in a shutdown; by then clients have been told, and their sockets closed."""
@@ -201,7 +205,10 @@ class VerifierServer:
                     max_msg_size=self._limits.max_message_bytes + _GRACE,
                 )
                 socket.headers["X-Request-Id"] = visitor.request_id
-                await socket.prepare(request)
+                try:
+                    await socket.prepare(request)
+                except (ValueError, web.HTTPBadRequest) as error:  # which of the two depends on what is odd in it
+                    raise refusal("bad_request", 400, _BAD_HANDSHAKE) from error
                 await self._converse(socket, request.transport, visitor, guest)
                 return socket
         except Refusal as refused:
@@ -290,7 +297,7 @@ class VerifierServer:
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await read_body(request)
         except TimeoutError:
-            text = f"the request's body did not come within {_BODY_SECONDS:g} s; send it again"
+            text = f"the request's body did not come whole within {_BODY_SECONDS:g} s; send it again"
             raise self._doorkeeper.refusal("slow_body", 408, text) from None
         except web.HTTPRequestEntityTooLarge:
             raise self._doorkeeper.too_large(request.client_max_size) from None
@@ -362,9 +369,7 @@ class _Socket:
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         self._socket = socket
-        # Bound to the transport, which lets go of everything once it is closed: who means to abort it later holds
-        # no more than that.
-        self.abort = transport.abort if isinstance(transport, asyncio.WriteTransport) else _nothing
+        self.abort = aborter(transport) if isinstance(transport, asyncio.WriteTransport) else _nothing
         limit_buffer(transport)
 
     async def send(self, frame: bytes) -> None:

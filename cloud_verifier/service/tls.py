@@ -53,8 +53,9 @@ def _load(files: TlsFiles, context: ssl.SSLContext) -> ssl.SSLContext:
     for name, path in (("certificate", files.certificate), ("key", files.key)):
         try:
             path.read_bytes()
-        except OSError as error:
-            raise InvalidParameterError(f"TLS {name}", f"{path} cannot be read: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:  # the latter of a path that no system could have
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidParameterError(f"TLS {name}", f"{path} cannot be read: {reason}") from None
     try:
         context.load_cert_chain(files.certificate, files.key, password=_ask)
     except _AsksForPassword:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from .lobby import Lobby
 
-__all__ = ["KEEP_ALIVE_SECONDS", "Visit"]
+__all__ = ["KEEP_ALIVE_SECONDS", "Visit", "aborter"]
 
 KEEP_ALIVE_SECONDS = 75.0
 """How long a plain HTTP connection may be without a request: longer than common proxies keep theirs."""
@@ -30,7 +30,7 @@ class Visit(asyncio.BufferedProtocol):
     """Passes everything on to the protocol that serves the socket, and lets go of a socket that asks for nothing.
 
     From accept until a request's head is whole there is a time limit, a TLS handshake included; the same holds for a
-    further request on the connection, from its first byte on.
+    further request on the connection, from its first byte on, unless that came along with the request before.
 
     Args:
         serve: makes the protocol.
@@ -62,7 +62,7 @@ class Visit(asyncio.BufferedProtocol):
         self._gone = gone
         self._rest_seconds = rest_seconds
         self._encrypted = False
-        self._socket: TransportSocket | None = None
+        self._abort: Callable[[], None] | None = None
         self._inner: asyncio.Protocol | None = None
         self._loop = asyncio.get_running_loop()
         self._resting = False
@@ -103,11 +103,8 @@ class Visit(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Let go of it at once, wherever it is; may be said again."""
-        if self.transport is not None:
-            self.transport.abort()
-            if self._encrypted and self._socket is not None:  # asyncio's TLS knows nothing any more if closed twice
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(sockets.SHUT_RDWR)
+        if self._abort is not None:
+            self._abort()
         elif self.arrival is not None:
             self.arrival.cancel()
         self.left()
@@ -150,7 +147,7 @@ class Visit(asyncio.BufferedProtocol):
         self.transport = transport
         # Asked now, as a TLS transport that has been closed twice cannot be asked for anything.
         self._encrypted = transport.get_extra_info("ssl_object") is not None
-        self._socket = transport.get_extra_info("socket")
+        self._abort = aborter(transport)
         if self._left:  # shown out meanwhile
             transport.abort()
             return
@@ -192,3 +189,21 @@ class Visit(asyncio.BufferedProtocol):
         self.left()
         if self._inner is not None:
             self._inner.connection_lost(error)
+
+
+def aborter(transport: asyncio.WriteTransport) -> Callable[[], None]:
+    """Lets go of a connection at once when called, also a second time; holds nothing of it but transport and socket.
+
+    Asked for while it is open: asyncio's TLS transport knows nothing any more once it has been closed twice, not even
+    how to abort.
+    """
+    encrypted = transport.get_extra_info("ssl_object") is not None
+    socket: TransportSocket | None = transport.get_extra_info("socket")
+
+    def abort() -> None:
+        transport.abort()
+        if encrypted and socket is not None:
+            with contextlib.suppress(OSError):
+                socket.shutdown(sockets.SHUT_RDWR)
+
+    return abort

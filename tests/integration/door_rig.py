@@ -111,18 +111,18 @@ async def ask(
     path: str,
     *,
     method: str = "GET",
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str | None] | None = None,
     body: bytes = b"",
 ) -> Answer:
-    """One request on a connection of its own."""
+    """One request on a connection of its own; a header that is None is left out."""
     fields = {"Host": f"127.0.0.1:{verifier.port}", "Connection": "close", **(headers or {})}
     if body:
         fields["Content-Length"] = str(len(body))
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value is not None)]
     reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port)
     try:
         async with asyncio.timeout(GRACE):
-            writer.write("\r\n".join(lines).encode() + body)
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
             await writer.drain()
             head = await reader.readuntil(b"\r\n\r\n")
             first, *rest = head.decode().split("\r\n")
@@ -140,7 +140,7 @@ def _field(line: str) -> tuple[str, str]:
 
 
 async def knock(
-    verifier: RunningVerifier, path: str = "/v1/verify", *, headers: Mapping[str, str] | None = None
+    verifier: RunningVerifier, path: str = "/v1/verify", *, headers: Mapping[str, str | None] | None = None
 ) -> Answer:
     """Ask for a WebSocket, and leave whatever the answer is."""
     upgrade = {

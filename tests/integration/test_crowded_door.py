@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
-import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from draftwire.cloud_verifier.service import entrance, sending
-from draftwire.cloud_verifier.service.config import TlsFiles
+from draftwire.cloud_verifier.service import sending
 from draftwire.cloud_verifier.service.http import Call, Reply, Route, json_reply
 from draftwire.cloud_verifier.service.keys import new_key
-from draftwire.cloud_verifier.service.tls import Certificate
-from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.transport import Transport
 
-from ..cloud_verifier.service.certificates import Authority
-from .door_rig import GuardedVerifier, ask, bearer, door_config, guarded_verifier, knock
-from .harness import GRACE, reference_tokens, wait_for
+from .door_rig import ask, bearer, door_config, guarded_verifier, knock
+from .harness import GRACE, wait_for
+from .idlers import Idler, crowd, few_places, generates, still_open
+
+__all__ = ["few_places"]
 
 ALICE = new_key()
 HOST = b"Host: x\r\n"
@@ -35,76 +29,6 @@ async def echo(call: Call) -> Reply:
 
 
 ECHO = Route(method="POST", path="/v1/echo", handler=echo)
-
-
-@pytest.fixture
-def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four sockets beside those of guests, two of one address, and little patience with them."""
-    monkeypatch.setattr(entrance, "_SPARE", range(4, 5))
-    monkeypatch.setattr(entrance, "_SPARE_OF_ADDRESS", 2)
-    monkeypatch.setattr(entrance, "_PATIENCE", 0.1)
-
-
-class Idler:
-    """A socket that sends so much and no more, and reads nothing."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def __aenter__(self) -> Idler:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.writer.close()
-
-    @classmethod
-    async def connect(cls, verifier: GuardedVerifier, sent: bytes = b"", *, address: str = "127.0.0.1") -> Idler:
-        """``address`` is its own."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port, local_addr=(address, 0))
-        writer.write(sent)
-        return cls(reader, writer)
-
-    async def end(self) -> bytes:
-        """What it was told by the time the other end has let go."""
-        told = b""
-        with contextlib.suppress(ConnectionError):
-            while piece := await wait_for(self.reader.read(65536)):
-                told += piece
-        return told
-
-
-@asynccontextmanager
-async def crowd(
-    verifier: GuardedVerifier, count: int, sent: bytes = b"", **options: str
-) -> AsyncIterator[Sequence[Idler]]:
-    """Idlers, for as long as the block lasts."""
-    idlers = await asyncio.gather(*(Idler.connect(verifier, sent, **options) for _ in range(count)))
-    try:
-        yield idlers
-    finally:
-        for each in idlers:
-            each.writer.close()
-
-
-async def still_open(idlers: Sequence[Idler], most: int) -> None:
-    """Wait until at most so many of them are."""
-    ends = {asyncio.create_task(each.end()) for each in idlers}
-    try:
-        async with asyncio.timeout(60):
-            while sum(not end.done() for end in ends) > most:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                ends = {end for end in ends if not end.done()}
-    finally:
-        for end in ends:
-            end.cancel()
-
-
-async def generates(verifier: GuardedVerifier) -> bool:
-    """Whether an ordinary client gets the right answer."""
-    async with AsyncEdgeClient(verifier.url) as client:
-        result = await wait_for(client.generate([4, 2], max_tokens=5))
-    return result.token_ids == reference_tokens(verifier.target, [4, 2], 5)
 
 
 # --- bodies -------------------------------------------------------------------------------------------------------
@@ -277,43 +201,3 @@ async def test_the_websocket_has_no_head() -> None:
 async def _large(call: Call) -> Reply:
     del call
     return Reply(body=bytes(64 << 20))
-
-
-# --- TLS ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("few_places")
-@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02", b"GET /healthz HTTP/1.1\r\n\r\n"], ids=repr)
-async def test_a_handshake_that_does_not_end_is_counted_and_ended(
-    sent: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = Authority(tmp_path)
-    files = authority.issue("site")
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-    certificate = Certificate(TlsFiles(certificate=files.certificate, key=files.key))
-    config = door_config(limits={"max_connections": 4, "hello_seconds": 2.0})
-    async with guarded_verifier(config, tls=lambda: certificate.context) as verifier:
-        async with crowd(verifier, 30, sent) as idlers:
-            assert await generates(verifier)
-            await still_open(idlers, 8)
-            await still_open(idlers, 0)
-        assert await generates(verifier)
-
-
-async def test_what_comes_in_many_small_pieces_over_tls_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several TLS records that are there at once are read into one buffer, one behind the other."""
-    authority = Authority(tmp_path)
-    files = authority.issue("site")
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-    certificate = Certificate(TlsFiles(certificate=files.certificate, key=files.key))
-    async with guarded_verifier(tls=lambda: certificate.context) as verifier:
-        reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port, ssl=ssl.create_default_context())
-        for piece in re.findall(
-            rb"(?s).{1,7}", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        ):
-            writer.write(piece)
-        answer = await wait_for(reader.read())
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        writer.close()

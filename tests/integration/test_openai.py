@@ -412,3 +412,13 @@ async def test_the_demo_model_answers_as_it_does_on_a_device(demo_target_folder:
         )
         assert completion.choices[0].text == await plain_text(verifier, "The capital of France is", 8)
         assert json.loads(completion.to_json())["draftwire"]["seed"] >= 0
+
+
+async def test_a_caller_of_http_1_0_sees_where_a_streamed_answer_ends() -> None:
+    async with serving(letters()) as (verifier, _):
+        body = json.dumps({"prompt": "ab", "max_tokens": 3, "stream": True}).encode()
+        head = f"Content-Length: {len(body)}\r\nAuthorization: Bearer {KEY}\r\nConnection: keep-alive\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port)
+        writer.write(b"POST /v1/completions HTTP/1.0\r\n" + head.encode() + body)
+        assert (await wait_for(reader.read())).endswith(b"data: [DONE]\n\n")
+        writer.close()

@@ -19,7 +19,7 @@ from draftwire.protocol.frames import encode
 from draftwire.protocol.messages import Cancel, Hello
 from draftwire.protocol.session import Session
 
-from .door_rig import GuardedVerifier, ask, door_config, guarded_verifier
+from .door_rig import GuardedVerifier, ask, door_config, guarded_verifier, knock
 from .harness import GRACE, PacedTarget, RawClient, honest_stream, wait_for
 
 HELLO = Session(Role.CLIENT).send(Hello(agent="attacker"))
@@ -212,3 +212,29 @@ async def test_clients_killed_in_mid_stream_leave_nothing(tmp_path: Path) -> Non
                 await asyncio.sleep(0.01)
             while len(os.listdir("/proc/self/fd")) > files:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"Sec-WebSocket-Key": "\xff\xfe"},
+        {"Sec-WebSocket-Key": "short"},
+        {"Sec-WebSocket-Key": None},
+        {"Upgrade": "\xff\xfe"},
+        {"Upgrade": "h2c"},
+        {"Connection": "\xff"},
+        {"Sec-WebSocket-Version": "12"},
+        {"Sec-WebSocket-Version": "\xff"},
+    ],
+    ids=repr,
+)
+async def test_an_odd_handshake_is_told_what_a_good_one_is(
+    odd: dict[str, str | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded_verifier() as verifier:
+        answer = await knock(verifier, headers=odd)
+        assert (answer.status, verifier.refused) == (400, ["bad_request"])
+        assert "Sec-WebSocket-Key of 16 bytes in base64" in answer.json["error"]
+        assert "None" not in answer.json["error"]
+        assert (await knock(verifier)).status == 101
+    assert not caplog.records

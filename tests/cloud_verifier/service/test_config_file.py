@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ requests_per_minute = 120.5
 max_streams_per_key = 8
 max_prompt_tokens = 4000
 max_output_tokens = 1000
+hello_seconds = 2.5
 idle_seconds = 0
 
 [keys.alice]
@@ -101,8 +103,10 @@ def test_everything(tmp_path: Path) -> None:
         max_streams_per_key=8,
         max_prompt_tokens=4000,
         max_output_tokens=1000,
+        hello_seconds=2.5,
         idle_seconds=0.0,
     )
+    assert all(f"\n{each.name} = " in WHOLE for each in fields(DoorLimits)), "every limit can be set"
     assert config.keys["alice"] == KeyRules(
         digests=(HASH, hash_key("two")),
         max_streams=4,
@@ -162,6 +166,10 @@ def test_keys_from_elsewhere_join_those_of_their_name(tmp_path: Path) -> None:
         (f"[routes.chat]\nspeculation = {{canary = {'9' * 400}}}\n", "[routes.chat] speculation: must be a number"),
         ("[limits]\nrequests_per_minute = 0\n", "[limits] requests_per_minute"),
         ("[limits]\nrequests_per_minute = nan\n", "[limits] requests_per_minute"),
+        ("[limits]\nrequests_per_minute = 1e-5\n", "[limits] requests_per_minute: must be a number, at least 0.001"),
+        ("[limits]\nconnections_per_minute = 5e-324\n", "[limits] connections_per_minute"),
+        ("[limits]\nhello_seconds = 0\n", "[limits] hello_seconds: must be seconds, above 0"),
+        ('[tls]\ncertificate = "a\\u0000b"\nkey = "c"\n', "[tls] certificate: must be text on one line"),
         ("[limits]\nidle_seconds = -1\n", "[limits] idle_seconds"),
         ("[limits]\nidle_seconds = inf\n", "[limits] idle_seconds"),
         ('[limits]\nidle_seconds = "long"\n', "[limits] idle_seconds"),

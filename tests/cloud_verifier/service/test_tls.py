@@ -79,6 +79,7 @@ def test_faults_name_the_file(files: TlsFiles, authority: Authority, tmp_path: P
         (tmp_path / "none.pem", files.key): "none.pem cannot be read: No such file",
         (files.certificate, tmp_path / "none.key"): "none.key cannot be read",
         (tmp_path, files.key): "cannot be read: Is a directory",
+        (Path("a\0b"), files.key): "cannot be read: embedded null",
         (files.certificate, other.key): f"{other.key} does not belong to the certificate",
         (files.certificate, encrypted): f"{encrypted} is encrypted",
         (text, files.key): f"{text} is no certificate",
