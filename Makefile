@@ -34,7 +34,7 @@ test: demo-model
 # and the long versions of the rest.
 SOAK ?= 40
 soak: demo-model
-	DRAFTWIRE_SOAK=$(SOAK) $(BIN)/pytest tests/soak tests/integration/test_fuzz.py -s
+	DRAFTWIRE_SOAK=$(SOAK) $(BIN)/pytest tests/soak tests/integration/test_fuzz.py tests/edge_client/test_regret.py -s
 
 # The verifier and the fused builder on transformers 5.
 test-transformers5: $(VENV5)/.installed demo-model

@@ -78,8 +78,8 @@ async def _serve(relay: WanRelay, host: str, parsed: argparse.Namespace) -> None
     asyncio.get_running_loop().set_exception_handler(relay.on_loop_error)
     async with relay:
         started = time.monotonic()
-        print(f"listening on {_joined(host, relay.port)}, {_plan(relay.conditions, parsed)}", flush=True)
-        try:
+        try:  # from the first line on, as whoever has read it may end this at once
+            print(f"listening on {_joined(host, relay.port)}, {_plan(relay.conditions, parsed)}", flush=True)
             await asyncio.Event().wait()
         finally:
             print(_summary(relay, time.monotonic() - started), flush=True)

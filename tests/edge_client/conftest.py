@@ -42,18 +42,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-MAKE_MODEL = """
-import sys, torch, transformers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-out, logits_size, context = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-torch.manual_seed(7)
-config = LlamaConfig(vocab_size=logits_size, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=context, initializer_range=0.2,
-    bos_token_id=0, eos_token_id=1, tie_word_embeddings=False)
-LlamaForCausalLM(config).float().save_pretrained(out)
-PreTrainedTokenizerFast(tokenizer_file=out + "/tokenizer.json", bos_token="<|im_start|>", eos_token="<|im_end|>"
-    ).save_pretrained(out)
-"""
 EXPORT_CONCATENATED = """
 import sys
 from optimum.exporters.onnx import main_export
@@ -87,9 +75,30 @@ def byte_level_tokenizer() -> tokenizers.Tokenizer:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of two layers, with its tokenizer."""
+    import torch  # seconds, which tests that need no model are spared
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
     folder = tmp_path_factory.mktemp("model")
-    byte_level_tokenizer().save(str(folder / "tokenizer.json"))
-    run_python("-c", MAKE_MODEL, str(folder), str(LOGITS_SIZE), str(CONTEXT_LENGTH))
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=LOGITS_SIZE,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT_LENGTH,
+        initializer_range=0.2,
+        bos_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).float().save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level_tokenizer(), bos_token="<|im_start|>", eos_token="<|im_end|>"
+    )
+    tokenizer.save_pretrained(folder)
     return folder
 
 

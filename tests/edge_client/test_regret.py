@@ -1,9 +1,16 @@
-"""What the controllers lose to the best fixed look-ahead in hindsight, on recorded text."""
+"""What the controllers lose to the best fixed look-ahead in hindsight, on recorded text.
+
+Of the combinations of circumstances every other one is played, and all of them with ``DRAFTWIRE_SOAK``.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from draftwire.edge_client import regret
@@ -19,6 +26,20 @@ PAIRS = {  # step, draft, and the share of a step that a further token costs
     "this pair, float32": (0.041, 0.007, 0.12),
     "a slower target": (0.050, 0.008, 0.04),
 }
+TEMPERATURES = (0.0, 0.7)
+CHANGES = ((0.0025, 0.055), (0.02, 0.15), (0.15, 0.0025), (0.111, 0.02))
+STRETCHES = (((600, 0.85), (600, 0.2)), ((600, 0.2), (600, 0.85)), ((600, 0.0), (600, 0.85)), ((900, 0.4),))
+SOAKING = "DRAFTWIRE_SOAK" in os.environ
+
+
+def some(*circumstances: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Every other combination, as on a chessboard; all of them in a soak."""
+    numbered = product(*map(enumerate, circumstances))
+    return [
+        tuple(value for _, value in combination)
+        for combination in numbered
+        if SOAKING or sum(number for number, _ in combination) % 2 == 0
+    ]
 
 
 def conditions(pair: str, delay: float) -> Conditions:
@@ -30,16 +51,14 @@ def loss(text: Text, playing: Playing) -> float:
     return play(text, "adaptive", playing).seconds / best_fixed(text, playing)[0] - 1
 
 
-@pytest.mark.parametrize("delay", DELAYS)
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize(("pair", "temperature", "delay"), some(PAIRS, TEMPERATURES, DELAYS))
 def test_the_default_loses_at_most_two_percent(pair: str, temperature: float, delay: float) -> None:
     assert loss(text_of(Trace.load(TRACE), temperature), conditions(pair, delay)) <= 0.02
 
 
-@pytest.mark.parametrize(("before", "after"), [(0.0025, 0.055), (0.02, 0.15), (0.15, 0.0025), (0.111, 0.02)])
-@pytest.mark.parametrize("pair", PAIRS)
-def test_and_at_most_five_when_the_distance_changes(pair: str, before: float, after: float) -> None:
+@pytest.mark.parametrize(("pair", "change"), some(PAIRS, CHANGES))
+def test_and_at_most_five_when_the_distance_changes(pair: str, change: tuple[float, float]) -> None:
+    before, after = change
     text = text_of(Trace.load(TRACE), 0.0)
     middle = 0.35 * len(text.right) * PAIRS[pair][0]
     assert loss(text, lambda now: conditions(pair, before if now < middle else after)) <= 0.05
@@ -51,10 +70,7 @@ def _text(*stretches: tuple[int, float]) -> Text:
     return Text(tuple(right), tuple(6 if hit else 11 for hit in right))
 
 
-@pytest.mark.parametrize("delay", DELAYS)
-@pytest.mark.parametrize(
-    "stretches", [((600, 0.85), (600, 0.2)), ((600, 0.2), (600, 0.85)), ((600, 0.0), (600, 0.85)), ((900, 0.4),)]
-)
+@pytest.mark.parametrize(("stretches", "delay"), some(STRETCHES, DELAYS))
 def test_and_when_the_acceptance_changes(stretches: tuple[tuple[int, float], ...], delay: float) -> None:
     assert loss(_text(*stretches), conditions("this pair, bfloat16", delay)) <= 0.05
 

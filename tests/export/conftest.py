@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..warm_python import WarmPython
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -93,8 +96,8 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelMaker:
 
 @pytest.fixture(scope="session", autouse=True)
 def build_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let the fused builder, a process of several seconds, build each model folder once in a test run."""
-    from draftwire.export import exporter
+    """Let the fused builder build each model folder once in a test run, and import for both builders but twice."""
+    from draftwire.export import builder_process, exporter
 
     built: dict[Path, Path] = {}
     original = exporter.build_fused
@@ -104,6 +107,10 @@ def build_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             built[folder] = original(folder, tmp_path_factory.mktemp("fused"), **options)
         return built[folder]
 
+    python = WarmPython()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exporter, "build_fused", build)
+        if hasattr(os, "fork"):
+            patch.setattr(builder_process, "subprocess", python)
         yield
+    python.close()

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draftwire.edge_client.cli import main
 from draftwire.edge_client.trace import Trace
 
-from .harness import PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
+from .harness import GRACE, PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
 from .table_bundle import right_table, seal, write_bundle
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -258,10 +259,21 @@ async def test_adverse_conditions_with_a_draft_that_would_be_right(
         (["--json", "no.json", "--plot", "./no.json"], "--plot"),
     ],
 )
-async def test_a_bad_value_is_wrong_usage_and_named(arguments: list[str], named: str) -> None:
-    status, out, err = await bench(*arguments)
-    assert (status, out) == (2, "")
+@pytest.mark.timeout(GRACE)
+def test_a_bad_value_is_wrong_usage_and_named(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
     assert err.startswith(f"draftwire: error: {named}: ")
+    assert err.count("\n") == 1
+
+
+async def test_wrong_usage_as_a_program() -> None:
+    status, out, err = await bench("--rtt", "fast")
+    assert (status, out) == (2, "")
+    assert err.startswith("draftwire: error: --rtt: ")
     assert err.count("\n") == 1
 
 
@@ -350,18 +362,20 @@ async def test_an_adverse_condition_with_the_pair(
 
 @pytest.mark.demo
 @pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task").exists(), reason="needs /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_leaves_no_verifier_behind(
-    demo_target_folder: Path, demo_draft_folder: Path, number: signal.Signals
-) -> None:
-    run = await Bench.start(*pair(demo_target_folder, demo_draft_folder), "--max-tokens", "200")
-    await run.until_says("(1 of 1)")
-    [verifier] = children_of(run.process.pid)
-    run.process.send_signal(number)
-    status, _, err = await run.end()
-    assert status == 130, err
-    assert "Traceback" not in err
-    assert not Path(f"/proc/{verifier}").exists()
+async def test_leaves_no_verifier_behind(demo_target_folder: Path, demo_draft_folder: Path) -> None:
+    """Whichever signal ends it; each takes seconds to load the pair, so both runs go on at once."""
+
+    async def ended_by(number: signal.Signals) -> None:
+        run = await Bench.start(*pair(demo_target_folder, demo_draft_folder), "--max-tokens", "200")
+        await run.until_says("(1 of 1)")
+        [verifier] = children_of(run.process.pid)
+        run.process.send_signal(number)
+        status, _, err = await run.end()
+        assert status == 130, err
+        assert "Traceback" not in err
+        assert not Path(f"/proc/{verifier}").exists()
+
+    await asyncio.gather(ended_by(signal.SIGINT), ended_by(signal.SIGTERM))
 
 
 @pytest.mark.demo

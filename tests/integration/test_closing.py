@@ -115,7 +115,7 @@ async def test_a_pause_hook_that_raises_ends_drafting_and_not_the_answer(
         AsyncEdgeClient(verifier.url, draft=right_draft, pause_drafting=hook) as client,
     ):
         await client.wait_for_draft()
-        async with client.stream(PROMPT, max_tokens=300) as stream:
+        async with client.stream(PROMPT, max_tokens=100) as stream:
             reasons = [event.reason async for event in stream if isinstance(event, Degraded)]
     assert len(reasons) == 1
     assert reasons[0].startswith("pause_drafting raised ")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.edge_client import AsyncEdgeClient, AsyncStream, Result
 
-from .harness import wait_for
+from .harness import running_verifier, wait_for
 from .verifier_process import serving
 
 pytestmark = pytest.mark.demo
@@ -29,34 +31,34 @@ async def whole(client: AsyncEdgeClient, kind: str) -> tuple[int, ...]:
 async def test_kill_9_while_drafts_are_at_work(demo_target_folder: Path, demo_draft_folder: Path) -> None:
     """A device for each kind of sampling, both in the middle of their answers."""
     model = str(demo_target_folder)
-    with (
-        serving(model, *OPTIONS, quiet=True) as (first, url),
-        serving(model, *OPTIONS, quiet=True) as (_, standby),
-    ):
-        async with AsyncEdgeClient(standby) as plain:
-            expected = dict(zip(KINDS, await asyncio.gather(*(whole(plain, kind) for kind in KINDS)), strict=True))
-        assert expected["greedy"] != expected["coupled"]
-        clients = {
-            kind: AsyncEdgeClient([url, standby], draft=demo_draft_folder, threads=1, controller="fixed", look_ahead=4)
-            for kind in KINDS
-        }
-        try:
-            await asyncio.gather(*(client.wait_for_draft() for client in clients.values()))
-            streams = {
-                kind: client.stream(QUESTION, max_tokens=COUNT, **KINDS[kind]) for kind, client in clients.items()
-            }
-            answers = asyncio.gather(*(finished(stream) for stream in streams.values()))
-            while not all(map(drafted_well, streams.values())):
-                assert not answers.done()
-                await asyncio.sleep(0.001)
-            first.send_signal(signal.SIGKILL)
-            results = dict(zip(streams, await wait_for(answers), strict=True))
-        finally:
-            await asyncio.gather(*(client.close() for client in clients.values()))
+    target = TransformersTarget.load(model, dtype="float32", threads=1)
+    with serving(model, *OPTIONS, quiet=True) as (first, url):
+        async with running_verifier(target, max_context=2048) as standby:
+            async with AsyncEdgeClient(standby.url) as plain:
+                answers = await asyncio.gather(*(whole(plain, kind) for kind in KINDS))
+            expected = dict(zip(KINDS, answers, strict=True))
+            assert expected["greedy"] != expected["coupled"]
+            results = await resumed([url, standby.url], demo_draft_folder, first)
     for kind, result in results.items():
         assert result.token_ids == expected[kind]
         assert result.stats.reconnects == 1
         assert result.unverified_tokens == 0
+
+
+async def resumed(urls: list[str], draft: Path, first: subprocess.Popen[str]) -> dict[str, Result]:
+    """The answers of which the first verifier is killed."""
+    clients = {kind: AsyncEdgeClient(urls, draft=draft, threads=1, controller="fixed", look_ahead=4) for kind in KINDS}
+    try:
+        await asyncio.gather(*(client.wait_for_draft() for client in clients.values()))
+        streams = {kind: client.stream(QUESTION, max_tokens=COUNT, **KINDS[kind]) for kind, client in clients.items()}
+        answers = asyncio.gather(*(finished(stream) for stream in streams.values()))
+        while not all(map(drafted_well, streams.values())):
+            assert not answers.done()
+            await asyncio.sleep(0.001)
+        first.send_signal(signal.SIGKILL)
+        return dict(zip(streams, await wait_for(answers), strict=True))
+    finally:
+        await asyncio.gather(*(client.close() for client in clients.values()))
 
 
 def drafted_well(stream: AsyncStream) -> bool:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.demo
 
 COUNT = 100
 THREADS = 1  # of the target; the drafts have the rest, and threads that wait for a busy core cost more than they bring
-DEVICES = 4  # a device drafts for one stream at a time
+DEVICES = 6  # a device drafts for one stream at a time, and streams that share the target's steps take less of it
 HALF_PRECISION_TOLERANCE = 0.5
 """In bfloat16, a committed token may differ from the reference's best only where their logits are closer than this.
 
@@ -113,7 +113,8 @@ async def generate_all(
         for number, (prompt, options) in waiting:
             results[number] = await client.generate(prompt, **options)
 
-    clients = [AsyncEdgeClient(verifier.url, draft=draft, threads=1) for _ in range(DEVICES if draft else len(jobs))]
+    count = min(DEVICES, len(jobs)) if draft else len(jobs)
+    clients = [AsyncEdgeClient(verifier.url, draft=draft, threads=1) for _ in range(count)]
     try:
         await asyncio.gather(*map(work, clients))
     finally:
@@ -125,7 +126,9 @@ async def test_greedy_is_what_transformers_generates(
     target: TransformersTarget, demo_draft_folder: Path, prompts: list[list[int]], reference: list[tuple[int, ...]]
 ) -> None:
     """Ten prompts, with drafts at three look-aheads and without any."""
-    jobs = [(prompt, {"max_tokens": COUNT, "look_ahead": ahead}) for ahead in (1, 4, 8) for prompt in prompts]
+    # A single token ahead is seldom there in time, so that steps wait for it.
+    ways = [{"look_ahead": 1, "policy": "cost"}, {"look_ahead": 4}, {"look_ahead": 8}]
+    jobs = [(prompt, {"max_tokens": COUNT, **way}) for way in ways for prompt in prompts]
     async with running_verifier(target) as verifier:
         plain, drafted = await asyncio.gather(
             generate_all(verifier, None, [(prompt, {"max_tokens": COUNT}) for prompt in prompts]),
@@ -144,7 +147,7 @@ async def test_coupled_is_a_function_of_the_seed(
 ) -> None:
     settings = [{"temperature": 0.7, "seed": 12}, {"temperature": 1.0, "seed": 2**63, "top_p": 0.9, "top_k": 50}]
     chosen = [prompts[1], prompts[9]]
-    jobs = [(prompt, {"max_tokens": 60, **options}) for prompt, options in zip(chosen, settings, strict=True)]
+    jobs = [(prompt, {"max_tokens": 40, **options}) for prompt, options in zip(chosen, settings, strict=True)]
     slow = [(prompt, {**options, "look_ahead": 2, "policy": "cost"}) for prompt, options in jobs]
     async with running_verifier(target) as verifier:
         plain, drafted = await asyncio.gather(
@@ -162,7 +165,7 @@ async def test_half_precision_parts_only_at_near_ties(
     target = TransformersTarget.load(str(demo_target_folder), dtype="bfloat16", threads=THREADS)
     chosen = prompts[:2] + prompts[5:7]
     async with running_verifier(target) as verifier:
-        jobs = [(prompt, {"max_tokens": 60}) for prompt in chosen]
+        jobs = [(prompt, {"max_tokens": 40}) for prompt in chosen]
         results = await generate_all(verifier, demo_draft_folder, jobs)
     assert all(result.stats.accepted > 0 for result in results)
     reference = Reference(demo_target_folder, torch.bfloat16)

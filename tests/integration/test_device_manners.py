@@ -39,7 +39,7 @@ async def test_waiting_for_the_cloud_takes_next_to_no_cpu(right_draft: Path) -> 
 
 
 async def test_a_verifier_that_silently_stops_is_noticed(right_draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_PING_INTERVAL", 1.0)
+    monkeypatch.setattr(transport, "_PING_INTERVAL", 0.5)
     target = PacedTarget(seconds=0.005, vocabulary_size=24, seed=5, eos_bias=-1e4)  # not over before the stall
     async with (
         running_verifier(target) as verifier,

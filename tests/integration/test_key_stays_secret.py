@@ -15,7 +15,7 @@ KEY = "dw_a-key-that-nobody-may-see"
 async def test_the_key_is_in_no_log_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for name in ("websockets", "websockets.client", "draftwire.wire", "asyncio"):
-        logging.getLogger(name).setLevel(logging.DEBUG)
+        caplog.set_level(logging.DEBUG, logger=name)  # which is undone; every test to come would log every frame
     async with (
         running_verifier(endless_table()) as verifier,
         AsyncEdgeClient(verifier.url, api_key=KEY) as client,

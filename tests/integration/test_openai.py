@@ -400,9 +400,9 @@ async def test_the_demo_model_answers_as_it_does_on_a_device(demo_target_folder:
     question: Any = [{"role": "user", "content": "List three emoji and write 你好."}]
     async with serving(target, max_context=2048) as (verifier, client):
         name = (await client.models.list()).data[0].id
-        expected = await plain_text(verifier, question, 40)
+        expected = await plain_text(verifier, question, 24)
         stream = await client.chat.completions.create(
-            model=name, messages=question, temperature=0, max_tokens=40, stream=True
+            model=name, messages=question, temperature=0, max_tokens=24, stream=True
         )
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
         assert "".join(pieces) == expected

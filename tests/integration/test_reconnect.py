@@ -23,6 +23,7 @@ from draftwire.edge_client import (
     Result,
     device,
 )
+from draftwire.edge_client.backoff import Backoff
 from draftwire.edge_client.wan_relay import Conditions, Cut, WanRelay
 from draftwire.protocol.errors import VerifierRefusedError
 from draftwire.protocol.messages import Commit, Open, Opened
@@ -187,6 +188,12 @@ def loop_runner() -> Iterator[Callable[[Awaitable[Any]], Any]]:
         yield lambda awaitable: runner.run(awaitable)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks for a verifier waits a fifth of what it does in use, which is most of what these tests take."""
+    monkeypatch.setitem(Backoff.__init__.__kwdefaults__, "base", Backoff.__init__.__kwdefaults__["base"] / 5)
+
+
 async def cut_answers(draft: Path | None, mode: str, cuts: list[Cut], seed: int) -> list[Result]:
     """Two streams side by side through a network that breaks."""
     before = len(asyncio.all_tasks())
@@ -211,6 +218,7 @@ async def cut_answers(draft: Path | None, mode: str, cuts: list[Cut], seed: int)
     places=st.lists(st.tuples(st.integers(1, 420), st.sampled_from(["down", "up"])), min_size=1, max_size=4),
     seed=st.integers(0, 2**16),
 )
+@pytest.mark.usefixtures("soon_again")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("draft", ["right", "wrong", None])
 def test_cut_at_any_byte_it_is_the_same_text(
@@ -229,6 +237,7 @@ def test_cut_at_any_byte_it_is_the_same_text(
         assert [result.token_ids for result in results] == [expected, expected]
 
 
+@pytest.mark.usefixtures("soon_again")
 @pytest.mark.parametrize("mode", MODES)
 async def test_cut_again_and_again_in_the_answer(mode: str, right_draft: Path) -> None:
     """Each connection brings a few tokens and breaks; drafting goes on, and so does the text."""

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from draftwire.edge_client import AsyncEdgeClient
+from draftwire.edge_client.cli import main
 from draftwire.protocol.errors import VerifierUnreachableError
 
-from .harness import endless_table, reference_tokens, running_verifier, wait_for
+from .harness import GRACE, endless_table, reference_tokens, running_verifier, wait_for
 
 PROMPT = [1, 7, 3]
 
@@ -211,9 +212,20 @@ async def test_a_port_in_use_is_one_line() -> None:
         ("--cut-after-bytes", "0"),
     ],
 )
-async def test_what_cannot_be_is_refused_in_one_line_that_names_it(arguments: tuple[str, ...]) -> None:
-    async with relay("--to", "127.0.0.1:1", *arguments) as process:
+@pytest.mark.timeout(GRACE)
+def test_what_cannot_be_is_refused_in_one_line_that_names_it(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["relay", "--to", "127.0.0.1:1", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"draftwire: error: {arguments[0]}: ")
+    assert err.count("\n") == 1
+
+
+async def test_what_cannot_be_is_refused_by_the_program() -> None:
+    async with relay("--to", "nowhere") as process:
         out, err = await wait_for(process.communicate())
     assert (process.returncode, out) == (2, b"")
-    assert err.decode().startswith(f"draftwire: error: {arguments[0]}: ")
+    assert err.startswith(b"draftwire: error: --to: ")
     assert err.count(b"\n") == 1

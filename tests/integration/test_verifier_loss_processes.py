@@ -20,7 +20,7 @@ from .verifier_process import serving_table
 
 PROMPT = [1, 7, 3]
 OPTIONS: dict[str, Any] = {"temperature": 0.9, "seed": 6}
-COUNT = 250
+COUNT = 150
 
 
 async def followed_and(act: Callable[[], object], stream: AsyncStream, after: int) -> tuple[Any, list[Any]]:

@@ -24,8 +24,8 @@ def few_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def minutes() -> float:
-    """How long a soak takes: ``DRAFTWIRE_SOAK`` minutes, or a third of one."""
-    return float(os.environ.get("DRAFTWIRE_SOAK", "0.33"))
+    """How long a soak takes: ``DRAFTWIRE_SOAK`` minutes, or a tenth of one."""
+    return float(os.environ.get("DRAFTWIRE_SOAK", "0.1"))
 
 
 @pytest.fixture(scope="session")

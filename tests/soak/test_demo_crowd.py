@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 
 from ..cloud_verifier.engine.engine_rig import Crowd, float32_target
 
@@ -19,19 +20,26 @@ CROWD = Crowd(
 
 
 @pytest.fixture(scope="module")
-def alone(demo_target_folder: Path, soaking: bool) -> dict[int, list[int]]:
-    """What each stream says with the target to itself."""
+def roomy(demo_target_folder: Path, soaking: bool) -> TransformersTarget:
     if not soaking:
         pytest.skip("takes minutes: make soak")
-    return CROWD.alone(float32_target(demo_target_folder))
+    return float32_target(demo_target_folder)
+
+
+@pytest.fixture(scope="module")
+def alone(roomy: TransformersTarget) -> dict[int, list[int]]:
+    """What each stream says with the target to itself."""
+    return CROWD.alone(roomy)
 
 
 @pytest.mark.parametrize("kv_tokens", [None, 2000], ids=["room for all", "too little memory"])
 def test_sixteen_streams_say_what_they_say_alone(
-    demo_target_folder: Path, alone: dict[int, list[int]], kv_tokens: int | None
+    demo_target_folder: Path, roomy: TransformersTarget, alone: dict[int, list[int]], kv_tokens: int | None
 ) -> None:
     """In too little memory some give their places up when they outgrow their slots, and are computed again."""
-    target = float32_target(demo_target_folder, kv_tokens=kv_tokens)
+    target = roomy
+    if kv_tokens is not None:
+        target = float32_target(demo_target_folder, kv_memory=kv_tokens * roomy._cache.token_bytes)
     device, watch = CROWD.together(target, drafts=alone)
     assert {stream: device.answer(stream) for stream in alone} == alone
     assert sum(device.end(stream).accepted_tokens for stream in alone) > STREAMS * TOKENS / 4

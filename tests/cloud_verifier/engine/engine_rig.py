@@ -249,10 +249,6 @@ class Crowd:
         device.open(stream, prompt=prompt, params=params, max_tokens=self._tokens, seed=stream)
 
 
-def float32_target(folder: Path, *, kv_tokens: int | None = None) -> TransformersTarget:
-    """A model on one thread, with memory for so many tokens; None for whatever there is."""
-    target = TransformersTarget.load(str(folder), dtype="float32", threads=1)
-    if kv_tokens is None:
-        return target
-    budget = kv_tokens * target._cache.token_bytes
-    return TransformersTarget.load(str(folder), dtype="float32", threads=1, kv_memory=budget)
+def float32_target(folder: Path, *, kv_memory: int | None = None) -> TransformersTarget:
+    """A model on one thread, with so many bytes for keys and values; None for whatever there is."""
+    return TransformersTarget.load(str(folder), dtype="float32", threads=1, kv_memory=kv_memory)

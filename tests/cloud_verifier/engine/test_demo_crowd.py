@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 
 from .engine_rig import Crowd, float32_target
 
@@ -21,17 +22,24 @@ CROWD = Crowd(
 
 
 @pytest.fixture(scope="module")
-def alone(demo_target_folder: Path) -> dict[int, list[int]]:
+def roomy(demo_target_folder: Path) -> TransformersTarget:
+    return float32_target(demo_target_folder)
+
+
+@pytest.fixture(scope="module")
+def alone(roomy: TransformersTarget) -> dict[int, list[int]]:
     """What each stream says with the target to itself."""
-    return CROWD.alone(float32_target(demo_target_folder))
+    return CROWD.alone(roomy)
 
 
 @pytest.mark.parametrize("kv_tokens", [None, 600], ids=["room for all", "too little memory"])
 def test_every_stream_says_what_it_says_alone(
-    demo_target_folder: Path, alone: dict[int, list[int]], kv_tokens: int | None
+    demo_target_folder: Path, roomy: TransformersTarget, alone: dict[int, list[int]], kv_tokens: int | None
 ) -> None:
     """In too little memory two streams have a place at a time, and the others wait for theirs."""
-    target = float32_target(demo_target_folder, kv_tokens=kv_tokens)
+    target = roomy
+    if kv_tokens is not None:
+        target = float32_target(demo_target_folder, kv_memory=kv_tokens * roomy._cache.token_bytes)
     device, watch = CROWD.together(target, drafts=alone)
     assert {stream: device.answer(stream) for stream in alone} == alone
     assert sum(device.end(stream).accepted_tokens for stream in alone) > STREAMS * 3

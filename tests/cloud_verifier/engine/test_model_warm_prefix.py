@@ -106,14 +106,17 @@ class Case:
     """A model, and two turns of a chat with it: the second prompt goes on from the first one's answer."""
 
     folder: str
+    roomy: TransformersTarget
     first: list[int]
     question: list[int]
 
-    def load(self, *, kv_tokens: int | None = None) -> TransformersTarget:
-        target = TransformersTarget.load(self.folder, dtype="float32", threads=1)
-        if kv_tokens is None:
-            return target
-        kv_memory = kv_tokens * target._cache.token_bytes
+    @classmethod
+    def of(cls, folder: str, first: list[int], question: list[int]) -> Case:
+        return cls(folder, TransformersTarget.load(folder, dtype="float32", threads=1), first, question)
+
+    def limited(self, kv_tokens: int) -> TransformersTarget:
+        """The same model with memory for so many tokens."""
+        kv_memory = kv_tokens * self.roomy._cache.token_bytes
         return TransformersTarget.load(self.folder, dtype="float32", threads=1, kv_memory=kv_memory)
 
 
@@ -122,14 +125,14 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     if request.param == "tiny":
         make_model: MakeModel = request.getfixturevalue("make_model")
         first = [3 + (index * 31 + index // 7) % 90 for index in range(70)]
-        yield Case(make_model("llama"), first, [5, 9, 6, 5, 80])
+        yield Case.of(make_model("llama"), first, [5, 9, 6, 5, 80])
         return
     folder: Path = request.getfixturevalue("demo_target_folder")
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "What is a new chain?"}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     more = "<|im_end|>\n<|im_start|>user\nAnd two of them?<|im_end|>\n<|im_start|>assistant\n"
-    yield Case(str(folder), *(list(tokenizer(part)["input_ids"]) for part in (text, more)))
+    yield Case.of(str(folder), *(list(tokenizer(part)["input_ids"]) for part in (text, more)))
 
 
 def check_same(warm: Turn, cold: Turn) -> None:
@@ -141,9 +144,8 @@ def check_same(warm: Turn, cold: Turn) -> None:
 
 
 def test_a_warm_cache_changes_neither_answer_nor_acceptance(case: Case) -> None:
-    target = case.load()
-    plain = Chat(target, prefix_tokens=0)
-    chat = Chat(target)
+    plain = Chat(case.roomy, prefix_tokens=0)
+    chat = Chat(case.roomy)
     guess = plain.ask(case.first, GREEDY).answer
     cold = chat.ask(case.first, GREEDY, guess)
     warm = chat.ask(case.first, GREEDY, guess)
@@ -162,7 +164,7 @@ def test_a_warm_cache_changes_neither_answer_nor_acceptance(case: Case) -> None:
 
 def test_nor_does_what_was_forgotten_meanwhile(case: Case) -> None:
     """In memory for two streams, what others say drives this one's prefix out, and it is learned anew."""
-    chat = Chat(case.load(kv_tokens=660))
+    chat = Chat(case.limited(660))
     guess = chat.ask(case.first, GREEDY).answer
     warm = chat.ask(case.first, GREEDY, guess)
     assert warm.cached > 0
