@@ -223,7 +223,8 @@ async def test_adverse_conditions_with_a_draft_that_would_be_right(
         assert all(mode["tokens"] == 24 for mode in condition["modes"])
     # The draft is the target itself: without a handicap it is always right.
     assert found["near"]["modes"][1]["acceptance_rate"] == 1
-    assert (found["useless"]["modes"][1]["acceptance_rate"] or 0) < 0.5  # None where it has given up drafting
+    useless = [answer["stats"] for answer in found["useless"]["answers"]]
+    assert sum(stats["accepted"] for stats in useless) < 6  # of 24, as a random token is right now and then
     slow = [answer["stats"] for answer in found["slow"]["answers"] if answer["stats"]["draft_steps"]]
     assert all(stats["draft_seconds"] >= stats["draft_steps"] * 2 * 0.001 for stats in slow)
 

@@ -16,12 +16,12 @@ import pytest
 def test_compares_both_ways_to_answer(demo_target_folder: Path, demo_draft_folder: Path) -> None:
     assert demo_target_folder.is_dir()
     assert demo_draft_folder.is_dir()
-    command = [sys.executable, "-m", "draftwire.edge_client.cli", "demo", "--rtt", "5", "--max-tokens", "8"]
+    command = [sys.executable, "-m", "draftwire.edge_client.cli", "demo", "--rtt", "5", "--max-tokens", "24"]
     done = subprocess.run([*command, "--dtype", "float32", "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["same_text"] is True
-    assert figures["cloud_only"]["tokens"] == figures["with_draft"]["tokens"] == 8
+    assert figures["cloud_only"]["tokens"] == figures["with_draft"]["tokens"] == 24
     assert figures["cloud_only"]["target_passes_per_token"] == 1
     assert figures["with_draft"]["acceptance_rate"] is not None
 

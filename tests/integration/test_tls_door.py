@@ -50,9 +50,10 @@ async def test_a_handshake_that_does_not_end_is_counted_and_ended(sent: bytes, c
 async def test_a_socket_that_does_not_speak_tls_costs_little(certificate: Certificate) -> None:
     """asyncio sets a quarter of a megabyte aside for each, where nobody says otherwise."""
     async with guarded_verifier(tls=lambda: certificate.context) as verifier:
+        earlier = handshakes()
         async with crowd(verifier, 5):
             async with asyncio.timeout(GRACE):
-                while len(waiting := handshakes()) < 5:
+                while len(waiting := [each for each in handshakes() if each not in earlier]) < 5:
                     await asyncio.sleep(0.01)
             assert all(len(each._ssl_buffer) <= 16 * 1024 for each in waiting)  # type: ignore[attr-defined]
         assert await generates(verifier)
