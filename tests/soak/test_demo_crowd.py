@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 
-from ..cloud_verifier.engine.engine_rig import Crowd, float32_target
+from ..cloud_verifier.engine.engine_rig import Crowd, float32_target, with_memory_for
 
 pytestmark = pytest.mark.demo
 
@@ -37,9 +37,7 @@ def test_sixteen_streams_say_what_they_say_alone(
     demo_target_folder: Path, roomy: TransformersTarget, alone: dict[int, list[int]], kv_tokens: int | None
 ) -> None:
     """In too little memory some give their places up when they outgrow their slots, and are computed again."""
-    target = roomy
-    if kv_tokens is not None:
-        target = float32_target(demo_target_folder, kv_memory=kv_tokens * roomy._cache.token_bytes)
+    target = with_memory_for(kv_tokens, roomy, demo_target_folder)
     device, watch = CROWD.together(target, drafts=alone)
     assert {stream: device.answer(stream) for stream in alone} == alone
     assert sum(device.end(stream).accepted_tokens for stream in alone) > STREAMS * TOKENS / 4

@@ -252,3 +252,8 @@ class Crowd:
 def float32_target(folder: Path, *, kv_memory: int | None = None) -> TransformersTarget:
     """A model on one thread, with so many bytes for keys and values; None for whatever there is."""
     return TransformersTarget.load(str(folder), dtype="float32", threads=1, kv_memory=kv_memory)
+
+
+def with_memory_for(tokens: int | None, roomy: TransformersTarget, folder: Path) -> TransformersTarget:
+    """The model in ``folder`` with room for so many tokens; ``roomy``, which is loaded, for whatever there is."""
+    return roomy if tokens is None else float32_target(folder, kv_memory=tokens * roomy._cache.token_bytes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 
-from .engine_rig import Crowd, float32_target
+from .engine_rig import Crowd, float32_target, with_memory_for
 
 pytestmark = pytest.mark.demo
 
@@ -37,9 +37,7 @@ def test_every_stream_says_what_it_says_alone(
     demo_target_folder: Path, roomy: TransformersTarget, alone: dict[int, list[int]], kv_tokens: int | None
 ) -> None:
     """In too little memory two streams have a place at a time, and the others wait for theirs."""
-    target = roomy
-    if kv_tokens is not None:
-        target = float32_target(demo_target_folder, kv_memory=kv_tokens * roomy._cache.token_bytes)
+    target = with_memory_for(kv_tokens, roomy, demo_target_folder)
     device, watch = CROWD.together(target, drafts=alone)
     assert {stream: device.answer(stream) for stream in alone} == alone
     assert sum(device.end(stream).accepted_tokens for stream in alone) > STREAMS * 3
