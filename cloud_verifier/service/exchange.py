@@ -5,17 +5,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from typing import NoReturn
 
 from aiohttp import HttpVersion11, StreamReader, web
 
 from .http import Reply
 from .sending import limit_buffer, send_in_time
 
-__all__ = ["linger", "read_body", "say_nothing_yet", "send_whole", "stream_response", "whole_response"]
+__all__ = ["Anywhere", "linger", "read_body", "say_nothing_yet", "send_whole", "stream_response", "whole_response"]
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 256 * 1024
 """What is still read of a body that nobody wants, so that the answer reaches whoever is sending it."""
+
+
+class Anywhere(web.PlainResource):
+    """What no other resource of an application has; to be registered last. Answers with HTTPNotFound or
+    HTTPMethodNotAllowed, as aiohttp would, which however looks at ``Expect`` first and cannot read every such header.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("/")
+        self.add_route("*", _nowhere, expect_handler=say_nothing_yet)
+
+    def _match(self, path: str) -> dict[str, str]:
+        del path
+        return {}
+
+
+async def _nowhere(request: web.Request) -> NoReturn:
+    methods: set[str] = set()
+    for resource in request.app.router.resources():
+        if not isinstance(resource, Anywhere):
+            methods |= (await resource.resolve(request))[1]
+    if methods:
+        raise web.HTTPMethodNotAllowed(request.method, methods)
+    raise web.HTTPNotFound
 
 
 async def say_nothing_yet(request: web.Request) -> None:

@@ -22,7 +22,7 @@ from .connection import Connection, in_thread_of
 from .crowd import Guest, cancelling
 from .doorkeeper import Doorkeeper
 from .entrance import Entrance
-from .exchange import linger, read_body, say_nothing_yet, send_whole, stream_response, whole_response
+from .exchange import Anywhere, linger, read_body, say_nothing_yet, send_whole, stream_response, whole_response
 from .health import Health
 from .http import Call, Refusal, Route, Visitor, lower_names, plain_refusal
 from .peer import Peer
@@ -88,6 +88,7 @@ class VerifierServer:
             app.router.add_route(route.method, route.path, self._answerer(route), expect_handler=say_nothing_yet)
         for path in dict.fromkeys(route.path for route in self._routes):
             app.router.add_route("OPTIONS", path, self._preflight([each for each in self._routes if each.path == path]))
+        app.router.register_resource(Anywhere())
         app.on_shutdown.append(self._shut_down)
         return app
 

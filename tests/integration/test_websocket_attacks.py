@@ -214,6 +214,21 @@ async def test_clients_killed_in_mid_stream_leave_nothing(tmp_path: Path) -> Non
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("line", ["GET /nowhere", "POST /healthz", "OPTIONS *", "GET http://other.example/x"])
+@pytest.mark.parametrize("expect", ["\x9b\xff", "100-continue", "the unexpected"])
+async def test_an_expectation_of_what_is_not_served_is_no_fault_of_ours(
+    line: str, expect: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    method, path = line.split()
+    async with guarded_verifier() as verifier:
+        answer = await ask(verifier, path, method=method, headers={"Expect": expect})
+        assert answer.status == (405 if path == "/healthz" else 404)
+        assert "is not served here" in answer.json["error"]
+        assert verifier.refused == ["method_not_allowed" if path == "/healthz" else "not_found"]
+        assert answer.headers.get("allow") == ("GET,OPTIONS" if path == "/healthz" else None)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     "odd",
     [
