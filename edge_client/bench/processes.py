@@ -135,7 +135,8 @@ def running_verifier(target: str, *, dtype: str, cores: CoreSplit) -> Iterator[i
         VerifierUnreachableError: it did not start; it has said why on standard error.
     """
     command = [sys.executable, "-m", "draftwire.cloud_verifier.cli", "--log-level", "warning", "serve", target]
-    command += ["--port", "0", "--dtype", dtype, "--threads", "1"]
+    # Each answer is to pay for its prompt: one that is known from the answer before would be read in no time.
+    command += ["--port", "0", "--dtype", dtype, "--threads", "1", "--prefix-cache", "0"]
     with terminate_is_interrupt():
         # An interrupt from the terminal is for this process, which then ends the verifier in its own time.
         with cores.target():

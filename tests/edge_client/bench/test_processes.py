@@ -70,6 +70,7 @@ import os, subprocess, sys
 from draftwire.edge_client.bench import processes
 real = subprocess.Popen
 def popen(command, **options):
+    assert command[-2:] == ["--prefix-cache", "0"], "no prompt is known from the answer before"
     program = "import time; print('serving x at ws://127.0.0.1:5', flush=True); time.sleep(600)"
     return real([sys.executable, "-c", program], **options)
 subprocess.Popen = popen
