@@ -87,7 +87,8 @@ class VerifierServer:
         for route in self._routes:
             app.router.add_route(route.method, route.path, self._answerer(route), expect_handler=say_nothing_yet)
         for path in dict.fromkeys(route.path for route in self._routes):
-            app.router.add_route("OPTIONS", path, self._preflight([each for each in self._routes if each.path == path]))
+            preflight = self._preflight([each for each in self._routes if each.path == path])
+            app.router.add_route("OPTIONS", path, preflight, expect_handler=say_nothing_yet)
         app.router.register_resource(Anywhere())
         app.on_shutdown.append(self._shut_down)
         return app
@@ -161,10 +162,10 @@ class VerifierServer:
     async def _attend(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             response = await handler(request)
-        except web.HTTPException as error:  # no such path, no such method on it, or no good handshake
+        except web.HTTPException as error:  # no such path, or no such method on it
             why = {404: "not_found", 405: "method_not_allowed"}.get(error.status, "bad_request")
-            advice = "check address and method" if why != "bad_request" else " ".join((error.text or "").split())
-            text = f"{request.method} {request.path[:100]!r} is not served here ({error.reason}); {advice}"
+            what = f"{request.method} {request.path[:100]!r}"
+            text = f"{what} is not served here ({error.reason}); check address and method"
             response = whole_response(plain_refusal(self._doorkeeper.refusal(why, error.status, text)), {})
             response.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
         if not response.prepared:

@@ -25,7 +25,15 @@ from draftwire.protocol.messages import Limits
 
 from .harness import GRACE, HeldTarget, RunningVerifier, endless_table
 
-__all__ = ["Answer", "GuardedVerifier", "ask", "bearer", "door_config", "guarded_verifier", "knock"]
+__all__ = ["Answer", "GuardedVerifier", "ask", "bearer", "door_config", "guarded_verifier", "knock", "upgrade_head"]
+
+_UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Protocol": SUBPROTOCOL,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +151,10 @@ async def knock(
     verifier: RunningVerifier, path: str = "/v1/verify", *, headers: Mapping[str, str | None] | None = None
 ) -> Answer:
     """Ask for a WebSocket, and leave whatever the answer is."""
-    upgrade = {
-        "Connection": "Upgrade",
-        "Upgrade": "websocket",
-        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Protocol": SUBPROTOCOL,
-    }
-    return await ask(verifier, path, headers={**upgrade, **(headers or {})})
+    return await ask(verifier, path, headers={**_UPGRADE, **(headers or {})})
+
+
+def upgrade_head(*more: str) -> bytes:
+    """A request for a WebSocket, with ``more`` header lines, for whoever speaks it byte by byte."""
+    fields = [f"{name}: {value}" for name, value in _UPGRADE.items()]
+    return "\r\n".join(["GET /v1/verify HTTP/1.1", "Host: x", *fields, *more, "", ""]).encode()

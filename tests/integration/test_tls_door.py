@@ -16,10 +16,9 @@ from draftwire.cloud_verifier.service import entrance, peer
 from draftwire.cloud_verifier.service.config import TlsFiles
 from draftwire.cloud_verifier.service.keys import new_key
 from draftwire.cloud_verifier.service.tls import Certificate
-from draftwire.protocol.codes import SUBPROTOCOL
 
 from ..cloud_verifier.service.certificates import Authority
-from .door_rig import door_config, guarded_verifier
+from .door_rig import door_config, guarded_verifier, upgrade_head
 from .harness import GRACE, wait_for
 from .idlers import crowd, few_places, generates, still_open
 
@@ -84,17 +83,7 @@ def upgraded(port: int, key: str) -> ssl.SSLSocket:
     """A WebSocket on which nobody reads."""
     plain = socket.create_connection(("127.0.0.1", port))
     client = ssl.create_default_context().wrap_socket(plain, server_hostname="127.0.0.1")
-    head = [
-        "GET /v1/verify HTTP/1.1",
-        "Host: x",
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-        "Sec-WebSocket-Version: 13",
-        f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
-        f"Authorization: Bearer {key}",
-    ]
-    client.sendall("\r\n".join([*head, "", ""]).encode())
+    client.sendall(upgrade_head(f"Authorization: Bearer {key}"))
     assert client.recv(4096).startswith(b"HTTP/1.1 101 ")
     return client
 

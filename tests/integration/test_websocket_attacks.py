@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from draftwire.cloud_verifier.service import peer
-from draftwire.protocol.codes import SUBPROTOCOL, Role
+from draftwire.protocol.codes import Role
 from draftwire.protocol.frames import encode
 from draftwire.protocol.messages import Cancel, Hello
 from draftwire.protocol.session import Session
 
-from .door_rig import GuardedVerifier, ask, door_config, guarded_verifier, knock
+from .door_rig import GuardedVerifier, ask, door_config, guarded_verifier, knock, upgrade_head
 from .harness import GRACE, PacedTarget, RawClient, honest_stream, wait_for
 
 HELLO = Session(Role.CLIENT).send(Hello(agent="attacker"))
@@ -46,19 +46,9 @@ async def upgraded(
     verifier: GuardedVerifier, *, extra: str = ""
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]]:
     """A socket behind the handshake, and the answer's head."""
-    fields = [
-        "GET /v1/verify HTTP/1.1",
-        "Host: x",
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-        "Sec-WebSocket-Version: 13",
-        f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
-        *([extra] if extra else []),
-    ]
     reader, writer = await asyncio.open_connection("127.0.0.1", verifier.port)
     try:
-        writer.write("\r\n".join([*fields, "", ""]).encode())
+        writer.write(upgrade_head(*([extra] if extra else [])))
         head = await wait_for(reader.readuntil(b"\r\n\r\n"))
         assert head.startswith(b"HTTP/1.1 101 ")
         yield reader, writer, head
@@ -226,6 +216,12 @@ async def test_an_expectation_of_what_is_not_served_is_no_fault_of_ours(
         assert "is not served here" in answer.json["error"]
         assert verifier.refused == ["method_not_allowed" if path == "/healthz" else "not_found"]
         assert answer.headers.get("allow") == ("GET,OPTIONS" if path == "/healthz" else None)
+    assert not caplog.records
+
+
+async def test_an_expectation_of_a_preflight_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async with guarded_verifier() as verifier:
+        assert (await ask(verifier, "/healthz", method="OPTIONS", headers={"Expect": "\x9b\xff"})).status == 204
     assert not caplog.records
 
 
