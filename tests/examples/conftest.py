@@ -16,8 +16,9 @@ import pytest
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client.tokenizer import Tokenizer
 
-from ..integration.harness import GRACE, reference_tokens
+from ..integration.grace import GRACE
 from ..integration.table_bundle import right_table, seal, write_bundle
+from ..integration.table_targets import reference_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"

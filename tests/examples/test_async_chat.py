@@ -9,7 +9,7 @@ from draftwire.cloud_verifier.engine.prefix_cache import BLOCK_TOKENS
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.cloud_verifier.targets.target import SavedKv
 
-from ..integration.harness import running_verifier
+from ..integration.running_verifier import running_verifier
 from .conftest import CHAT_TEMPLATE, environment, reference_answer, run_example, running
 
 CONTEXT = 400

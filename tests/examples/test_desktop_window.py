@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..integration.harness import HeldTarget, running_verifier
+from ..integration.running_verifier import running_verifier
+from ..integration.table_targets import HeldTarget
 from .conftest import CHAT_TEMPLATE, TABLE, environment, reference_answer, running
 
 CONTEXT = 200

@@ -7,7 +7,8 @@ from pathlib import Path
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client.wan_relay import Cut, WanRelay
 
-from ..integration.harness import HeldTarget, running_verifier
+from ..integration.running_verifier import running_verifier
+from ..integration.table_targets import HeldTarget
 from .conftest import CHAT_TEMPLATE, TABLE, environment, reference_answer, run_example
 
 PROMPT = "hello there "  # as the template writes it

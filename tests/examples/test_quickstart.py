@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..integration.harness import HeldTarget, running_verifier
+from ..integration.running_verifier import running_verifier
+from ..integration.table_targets import HeldTarget
 from .conftest import CHAT_TEMPLATE, TABLE, environment, reference_answer, run_example
 
 CONTEXT = 60

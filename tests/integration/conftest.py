@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .harness import RunningVerifier, endless_table, running_verifier
+from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import one_hot_table, right_table, write_bundle, wrong_table
+from .table_targets import endless_table
 
 
 @pytest.fixture(scope="session")

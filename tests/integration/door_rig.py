@@ -23,7 +23,9 @@ from draftwire.cloud_verifier.targets.target import Target
 from draftwire.protocol.codes import SUBPROTOCOL
 from draftwire.protocol.messages import Limits
 
-from .harness import GRACE, HeldTarget, RunningVerifier, endless_table
+from .grace import GRACE
+from .running_verifier import RunningVerifier
+from .table_targets import HeldTarget, endless_table
 
 __all__ = ["Answer", "GuardedVerifier", "ask", "bearer", "door_config", "guarded_verifier", "knock", "upgrade_head"]
 

@@ -12,7 +12,8 @@ from draftwire.cloud_verifier.service import entrance
 from draftwire.edge_client import AsyncEdgeClient
 
 from .door_rig import GuardedVerifier
-from .harness import reference_tokens, wait_for
+from .grace import wait_for
+from .table_targets import reference_tokens
 
 __all__ = ["Idler", "crowd", "few_places", "generates", "still_open"]
 

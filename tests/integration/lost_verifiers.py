@@ -11,7 +11,8 @@ from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import Commit, Error, Open, Opened
 from draftwire.protocol.session import Session
 
-from .harness import PacedTarget, endless_table, reference_tokens, welcome
+from .scripted_verifier import welcome
+from .table_targets import PacedTarget, endless_table, reference_tokens
 
 __all__ = [
     "COUNT",

@@ -19,16 +19,10 @@ from draftwire.protocol.messages import Cancel, Commit, Draft, End, EndReason, E
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.sparse_q import SparseQ
 
-from .harness import (
-    GRACE,
-    HeldTarget,
-    RawClient,
-    RunningVerifier,
-    honest_stream,
-    reference_tokens,
-    running_verifier,
-    wait_for,
-)
+from .grace import GRACE, wait_for
+from .raw_client import RawClient
+from .running_verifier import RunningVerifier, honest_stream, running_verifier
+from .table_targets import HeldTarget, reference_tokens
 
 PROMPT = [1, 7, 3]
 VOCABULARY = 24

@@ -31,17 +31,11 @@ from draftwire.protocol.errors import (
 from draftwire.protocol.messages import Commit, Error, ErrorCode, Open, Opened
 from draftwire.protocol.session import Session
 
-from .harness import (
-    RunningVerifier,
-    check_one_line,
-    endless_table,
-    honest_stream,
-    reference_tokens,
-    scripted_verifier,
-    serving,
-    wait_for,
-    welcome,
-)
+from .grace import wait_for
+from .one_line import check_one_line
+from .running_verifier import RunningVerifier, honest_stream
+from .scripted_verifier import scripted_verifier, serving, welcome
+from .table_targets import endless_table, reference_tokens
 
 PROMPT = [1, 7, 3]
 

@@ -17,8 +17,10 @@ import pytest
 from draftwire.edge_client.cli import main
 from draftwire.edge_client.trace import Trace
 
-from .harness import GRACE, PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
+from .grace import GRACE, wait_for
+from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import right_table, seal, write_bundle
+from .table_targets import PacedTarget, endless_table
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 MODES = ["cloud_only", "serial", "draftwire"]

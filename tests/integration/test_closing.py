@@ -13,7 +13,9 @@ import pytest
 from draftwire.edge_client import AsyncEdgeClient, Degraded, EdgeClient, RoundCompleted
 from draftwire.protocol.errors import DraftwireError
 
-from .harness import GRACE, PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
+from .grace import GRACE, wait_for
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import PacedTarget, endless_table
 
 PROMPT = [1, 7, 3]
 

@@ -14,7 +14,7 @@ from draftwire.cloud_verifier.service.keys import new_key
 from draftwire.edge_client.transport import Transport
 
 from .door_rig import ask, bearer, door_config, guarded_verifier, knock
-from .harness import GRACE, wait_for
+from .grace import GRACE, wait_for
 from .idlers import Idler, crowd, few_places, generates, still_open
 
 __all__ = ["few_places"]

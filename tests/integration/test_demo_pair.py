@@ -15,7 +15,7 @@ from draftwire.cloud_verifier.targets.transformers_target import TransformersTar
 from draftwire.edge_client import AsyncEdgeClient, Result
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from .harness import RunningVerifier, running_verifier
+from .running_verifier import RunningVerifier, running_verifier
 
 pytestmark = pytest.mark.demo
 

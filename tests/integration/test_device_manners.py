@@ -12,7 +12,8 @@ from draftwire.edge_client import AsyncEdgeClient, transport
 from draftwire.edge_client.wan_relay import Conditions, WanRelay
 from draftwire.protocol.errors import ConnectionLostError
 
-from .harness import HeldTarget, PacedTarget, endless_table, running_verifier
+from .running_verifier import running_verifier
+from .table_targets import HeldTarget, PacedTarget, endless_table
 
 PROMPT = [1, 7, 3]
 

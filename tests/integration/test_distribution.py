@@ -21,8 +21,9 @@ from draftwire.protocol.sampling import probabilities, process_logits
 from numpy.typing import NDArray
 
 from .chi_squared import chi_squared_tail, fit, joint_distribution, transition_fit
-from .harness import PacedTarget, PatientScheduler, running_verifier
+from .running_verifier import PatientScheduler, running_verifier
 from .table_bundle import one_hot_table, right_table, write_bundle, wrong_table
+from .table_targets import PacedTarget
 
 PROMPT = [1, 3, 2]
 CLIENTS = 8  # a device drafts for one stream at a time, so several devices draft at once

@@ -16,8 +16,10 @@ import pytest
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.edge_client.wan_relay import WanRelay
 
-from .harness import PacedTarget, RunningVerifier, endless_table, running_verifier, wait_for
+from .grace import wait_for
+from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import right_table, seal, write_bundle
+from .table_targets import PacedTarget, endless_table
 
 EXPECTED = ("expect about ", "this draft hardly pays here", "drafting slows answers down here")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

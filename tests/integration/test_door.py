@@ -25,7 +25,10 @@ from draftwire.protocol.errors import (
 from draftwire.protocol.messages import End, Error, Hello
 
 from .door_rig import GuardedVerifier, ask, bearer, door_config, guarded_verifier, knock
-from .harness import HeldTarget, RawClient, honest_stream, reference_tokens, wait_for
+from .grace import wait_for
+from .raw_client import RawClient
+from .running_verifier import honest_stream
+from .table_targets import HeldTarget, reference_tokens
 
 ALICE, BOB = new_key(), new_key()
 KEYED = door_config(keys={"alice": [ALICE], "bob": [BOB]})

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from .harness import RunningVerifier, endless_table, running_verifier, wait_for
+from .grace import wait_for
+from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import right_table, write_bundle
+from .table_targets import endless_table
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 

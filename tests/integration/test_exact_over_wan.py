@@ -13,8 +13,9 @@ from draftwire.edge_client.gamma.choice import CONTROLLERS
 from draftwire.edge_client.wan_relay import Conditions, Cut, WanRelay
 from draftwire.protocol.errors import VerifierError
 
-from .harness import PacedTarget, reference_tokens, running_verifier
+from .running_verifier import running_verifier
 from .table_bundle import one_hot_table, right_table, write_bundle, wrong_table
+from .table_targets import PacedTarget, reference_tokens
 
 PROMPT = [1, 7, 3]
 COUNT = 40

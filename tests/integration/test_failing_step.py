@@ -13,7 +13,10 @@ from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import End, EndReason, Error
 from numpy.typing import NDArray
 
-from .harness import HeldTarget, RawClient, reference_tokens, running_verifier, wait_for
+from .grace import wait_for
+from .raw_client import RawClient
+from .running_verifier import running_verifier
+from .table_targets import HeldTarget, reference_tokens
 from .test_metrics import operations_for, scrape
 
 PROMPT, BAD_PROMPT = [1, 7, 3], [1, 7, 23]

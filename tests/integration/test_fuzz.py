@@ -29,7 +29,8 @@ from draftwire.protocol.errors import ConnectionLostError, VerifierError
 
 from .door_rig import GuardedVerifier, door_config, guarded_verifier
 from .garbage import Garbage
-from .harness import HeldTarget, reference_tokens, wait_for
+from .grace import wait_for
+from .table_targets import HeldTarget, reference_tokens
 
 SECONDS = 15.0 * float(os.environ.get("DRAFTWIRE_SOAK", "0")) or 4.0
 ATTACKERS = 6

@@ -12,7 +12,8 @@ from draftwire.cloud_verifier.service.config import Config, RouteRules
 from draftwire.edge_client import AsyncEdgeClient
 
 from .door_rig import GuardedVerifier, guarded_verifier
-from .harness import PacedTarget, reference_tokens, wait_for
+from .grace import wait_for
+from .table_targets import PacedTarget, reference_tokens
 
 ROUTES = Config(routes={name: RouteRules() for name in ("on", "off", "shadow")})
 COUNT = 40

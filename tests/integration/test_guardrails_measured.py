@@ -30,7 +30,9 @@ from draftwire.protocol.messages import Commit, Draft, End, Limits, Opened, Poli
 from numpy.typing import NDArray
 
 from .door_rig import GuardedVerifier, bearer, door_config, guarded_verifier
-from .harness import GRACE, RawClient, reference_tokens, wait_for
+from .grace import GRACE, wait_for
+from .raw_client import RawClient
+from .table_targets import reference_tokens
 
 PROMPT = [4, 2]
 COUNT = 13

@@ -7,7 +7,8 @@ import logging
 import pytest
 from draftwire.edge_client import AsyncEdgeClient
 
-from .harness import endless_table, running_verifier
+from .running_verifier import running_verifier
+from .table_targets import endless_table
 
 KEY = "dw_a-key-that-nobody-may-see"
 

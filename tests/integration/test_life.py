@@ -15,16 +15,10 @@ from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.errors import BusyError, ConnectionLostError
 from draftwire.protocol.messages import Open
 
-from .harness import (
-    HeldTarget,
-    RawClient,
-    RecordingTarget,
-    RunningVerifier,
-    endless_table,
-    reference_tokens,
-    running_verifier,
-    wait_for,
-)
+from .grace import wait_for
+from .raw_client import RawClient
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import HeldTarget, RecordingTarget, endless_table, reference_tokens
 from .verifier_process import port_of, serving_table
 
 PROMPT = [1, 7, 3]

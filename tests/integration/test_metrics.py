@@ -20,15 +20,11 @@ from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import Cancel, Draft, End, EndReason, Error
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from .harness import (
-    HeldTarget,
-    RawClient,
-    RunningVerifier,
-    endless_table,
-    running_verifier,
-    wait_for,
-)
+from .grace import wait_for
+from .raw_client import RawClient
+from .running_verifier import RunningVerifier, running_verifier
 from .scrape import Scrape, fetch
+from .table_targets import HeldTarget, endless_table
 
 PROMPT = [1, 7, 3]
 

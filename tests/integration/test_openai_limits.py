@@ -14,7 +14,9 @@ from draftwire.cloud_verifier.openai.api import OpenAiApi
 from draftwire.cloud_verifier.service.keys import new_key
 
 from .door_rig import GuardedVerifier, door_config, guarded_verifier
-from .harness import GRACE, HeldTarget, endless_table, running_verifier, wait_for
+from .grace import GRACE, wait_for
+from .running_verifier import running_verifier
+from .table_targets import HeldTarget, endless_table
 
 KEY = new_key()
 MODEL = "table-24-5"

@@ -12,7 +12,9 @@ from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.protocol.messages import Open
 from draftwire.protocol.sampling import SamplingParams
 
-from .harness import GRACE, RunningVerifier, endless_table, reference_tokens, running_verifier
+from .grace import GRACE
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import endless_table, reference_tokens
 
 PROMPT = [4, 2]
 COUNT = 80

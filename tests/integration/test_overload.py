@@ -17,17 +17,10 @@ from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.session import Session
 
 from ..soak.resources import resources_of
-from .harness import (
-    GRACE,
-    HeldTarget,
-    RawClient,
-    RunningVerifier,
-    endless_table,
-    honest_stream,
-    reference_tokens,
-    running_verifier,
-    wait_for,
-)
+from .grace import GRACE, wait_for
+from .raw_client import RawClient
+from .running_verifier import RunningVerifier, honest_stream, running_verifier
+from .table_targets import HeldTarget, endless_table, reference_tokens
 from .verifier_process import port_of, serving_table
 
 PROMPT = [1, 7, 3]

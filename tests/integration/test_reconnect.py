@@ -32,17 +32,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .chi_squared import fit, joint_distribution, transition_fit
-from .harness import (
-    HeldTarget,
-    PacedTarget,
-    RunningVerifier,
-    endless_table,
-    reference_tokens,
-    running_verifier,
-    scripted_verifier,
-    wait_for,
-    welcome,
-)
+from .grace import wait_for
 from .lost_verifiers import (
     COUNT,
     MODES,
@@ -55,7 +45,10 @@ from .lost_verifiers import (
     followed,
     paced_table,
 )
+from .running_verifier import RunningVerifier, running_verifier
+from .scripted_verifier import scripted_verifier, welcome
 from .table_bundle import write_bundle, wrong_table
+from .table_targets import HeldTarget, PacedTarget, endless_table, reference_tokens
 
 PROMPT_SMALL = [1, 3, 2]
 

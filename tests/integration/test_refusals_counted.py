@@ -18,7 +18,8 @@ from draftwire.cloud_verifier.service.keys import new_key
 from draftwire.edge_client.transport import Transport
 
 from .door_rig import ask, bearer, door_config, knock
-from .harness import RunningVerifier, endless_table, running_verifier
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import endless_table
 
 ALICE, BOB = new_key(), new_key()
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

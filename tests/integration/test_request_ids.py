@@ -15,7 +15,10 @@ from draftwire.protocol.messages import End
 
 from ..cloud_verifier.operations.collector import collector
 from .door_rig import knock
-from .harness import GRACE, RawClient, RunningVerifier, endless_table, running_verifier
+from .grace import GRACE
+from .raw_client import RawClient
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import endless_table
 from .test_metrics import operations_for
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

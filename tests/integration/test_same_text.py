@@ -13,8 +13,11 @@ from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.messages import Commit, Draft, End, EndReason, Opened
 from draftwire.protocol.sampling import SamplingParams
 
-from .harness import PacedTarget, RawClient, endless_table, reference_tokens, running_verifier, wait_for
+from .grace import wait_for
+from .raw_client import RawClient
+from .running_verifier import running_verifier
 from .table_bundle import right_table, write_bundle
+from .table_targets import PacedTarget, endless_table, reference_tokens
 
 PROMPT = [1, 7, 3]
 COUNT = 60

@@ -12,7 +12,9 @@ import pytest
 from draftwire.cloud_verifier.service.peer import Peer
 from draftwire.edge_client import AsyncEdgeClient, transport
 
-from .harness import GRACE, HeldTarget, RunningVerifier, reference_tokens, running_verifier, wait_for
+from .grace import GRACE, wait_for
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import HeldTarget, reference_tokens
 
 PROMPT = [1, 7, 3]
 STALL_SECONDS = 0.2

@@ -14,7 +14,9 @@ from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import End, Error
 
 from .door_rig import GuardedVerifier, bearer, door_config, guarded_verifier
-from .harness import GRACE, HeldTarget, RawClient, reference_tokens, wait_for
+from .grace import GRACE, wait_for
+from .raw_client import RawClient
+from .table_targets import HeldTarget, reference_tokens
 
 ALICE, BOB = new_key(), new_key()
 PROMPT = [4, 2]

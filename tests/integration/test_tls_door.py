@@ -19,7 +19,7 @@ from draftwire.cloud_verifier.service.tls import Certificate
 
 from ..cloud_verifier.service.certificates import Authority
 from .door_rig import door_config, guarded_verifier, upgrade_head
-from .harness import GRACE, wait_for
+from .grace import GRACE, wait_for
 from .idlers import crowd, few_places, generates, still_open
 
 __all__ = ["few_places"]

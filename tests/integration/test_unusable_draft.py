@@ -17,16 +17,11 @@ from draftwire.protocol.errors import (
     FingerprintMismatchError,
 )
 
-from .harness import (
-    RunningVerifier,
-    check_one_line,
-    endless_table,
-    honest_stream,
-    reference_tokens,
-    running_verifier,
-    wait_for,
-)
+from .grace import wait_for
+from .one_line import check_one_line
+from .running_verifier import RunningVerifier, honest_stream, running_verifier
 from .table_bundle import right_table, seal, write_bundle
+from .table_targets import endless_table, reference_tokens
 
 PROMPT = [1, 7, 3]
 

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from .harness import endless_table, reference_tokens, running_verifier, scripted_verifier, wait_for
+from .grace import wait_for
 from .lost_verifiers import faulty
+from .running_verifier import running_verifier
+from .scripted_verifier import scripted_verifier
 from .table_bundle import seal
+from .table_targets import endless_table, reference_tokens
 from .test_edge_cli import Ran, draftwire
 from .verifier_process import serving_table
 

@@ -34,9 +34,12 @@ from draftwire.protocol.errors import (
 )
 from draftwire.protocol.messages import Error, Open
 
-from .harness import endless_table, reference_tokens, running_verifier, scripted_verifier, wait_for, welcome
+from .grace import wait_for
 from .lost_verifiers import COUNT, PROMPT, expected_tokens, faulty
+from .running_verifier import running_verifier
+from .scripted_verifier import scripted_verifier, welcome
 from .table_bundle import right_table, seal, write_bundle
+from .table_targets import endless_table, reference_tokens
 
 COUPLED: dict[str, Any] = {"temperature": 0.8, "seed": 11}
 

@@ -14,8 +14,11 @@ from aiohttp import web
 from draftwire.edge_client import AsyncEdgeClient, AsyncStream, EdgeClient, Reconnecting, TextDelta
 from draftwire.protocol.errors import AuthenticationError, ConnectionLostError, VerifierRefusedError
 
-from .harness import endless_table, reference_tokens, running_verifier, serving, wait_for
+from .grace import wait_for
 from .lost_verifiers import followed
+from .running_verifier import running_verifier
+from .scripted_verifier import serving
+from .table_targets import endless_table, reference_tokens
 from .verifier_process import serving_table
 
 PROMPT = [1, 7, 3]

@@ -16,8 +16,11 @@ from draftwire.protocol.errors import DraftwireError, ErrorCode, InternalVerifie
 from draftwire.protocol.messages import Commit, End, Error, Open, Opened
 from draftwire.protocol.session import Session
 
-from .harness import HeldTarget, endless_table, reference_tokens, running_verifier, scripted_verifier, wait_for, welcome
+from .grace import wait_for
 from .lost_verifiers import COUNT, PROMPT, expected_tokens, followed, paced_table
+from .running_verifier import running_verifier
+from .scripted_verifier import scripted_verifier, welcome
+from .table_targets import HeldTarget, endless_table, reference_tokens
 
 # --- what the verifier says of a stream -------------------------------------------------------------------------------
 

@@ -20,7 +20,10 @@ from draftwire.protocol.messages import Cancel, Hello
 from draftwire.protocol.session import Session
 
 from .door_rig import GuardedVerifier, ask, door_config, guarded_verifier, knock, upgrade_head
-from .harness import GRACE, PacedTarget, RawClient, honest_stream, wait_for
+from .grace import GRACE, wait_for
+from .raw_client import RawClient
+from .running_verifier import honest_stream
+from .table_targets import PacedTarget
 
 HELLO = Session(Role.CLIENT).send(Hello(agent="attacker"))
 CONTINUED, TEXT, BINARY, CLOSE, PING = 0, 1, 2, 8, 9

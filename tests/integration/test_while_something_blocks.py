@@ -12,17 +12,10 @@ import pytest
 from draftwire.edge_client import AsyncEdgeClient, AsyncStream, EdgeClient, RoundCompleted, TextDelta, device
 from draftwire.protocol.errors import DrafterError, VerifierError
 
-from .harness import (
-    GRACE,
-    HeldTarget,
-    RawClient,
-    RecordingTarget,
-    RunningVerifier,
-    endless_table,
-    reference_tokens,
-    running_verifier,
-    wait_for,
-)
+from .grace import GRACE, wait_for
+from .raw_client import RawClient
+from .running_verifier import RunningVerifier, running_verifier
+from .table_targets import HeldTarget, RecordingTarget, endless_table, reference_tokens
 
 PROMPT = [1, 7, 3]
 

@@ -11,8 +11,8 @@ from draftwire.cloud_verifier.targets.target import Block, Target
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from numpy.typing import NDArray
 
-from ..integration.harness import endless_table
 from ..integration.table_bundle import right_table, write_bundle, wrong_table
+from ..integration.table_targets import endless_table
 from ..integration.verifier_process import make_tiny_model
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import aiohttp
 from draftwire.edge_client import AsyncEdgeClient
 
-from ..integration.harness import GRACE, endless_table, reference_tokens, wait_for
+from ..integration.grace import GRACE, wait_for
+from ..integration.table_targets import endless_table, reference_tokens
 from ..integration.verifier_process import serving_table
 
 STALL = 30.0
