@@ -22,10 +22,11 @@ from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.transport import Transport
 from draftwire.protocol.errors import ConnectionLostError
 
+from ..grace import GRACE
+
 ROOT = Path(__file__).resolve().parents[2]
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 PROGRAM = ROOT / "tests" / "integration" / "serve_observed.py"
-GRACE = 60.0
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not here")
 

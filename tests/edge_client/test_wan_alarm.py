@@ -7,7 +7,7 @@ import time
 
 from draftwire.edge_client.wan_alarm import Alarm
 
-GRACE = 60.0
+from ..grace import GRACE
 
 
 async def test_the_alarm_wakes_everyone_and_never_early() -> None:

@@ -16,7 +16,7 @@ from draftwire.edge_client.wan_pipe import BUFFER_BYTES, Line, Pipe
 from hypothesis import given
 from hypothesis import strategies as st
 
-GRACE = 60.0
+from ..grace import GRACE
 
 # --- when a piece is due --------------------------------------------------------------------------------------------
 

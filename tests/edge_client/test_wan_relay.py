@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from draftwire.edge_client import wan_link
@@ -21,16 +21,11 @@ from draftwire.edge_client.wan_pipe import BUFFER_BYTES
 from draftwire.edge_client.wan_relay import Conditions, Cut, WanRelay
 from draftwire.protocol.errors import DraftwireError, InvalidParameterError
 
-T = TypeVar("T")
+from ..grace import wait_for
+
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-GRACE = 60.0
 RESET = struct.pack("ii", 1, 0)
-
-
-async def wait_for(awaitable: Awaitable[T]) -> T:
-    async with asyncio.timeout(GRACE):
-        return await awaitable
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,7 +16,7 @@ import pytest
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.edge_client.tokenizer import Tokenizer
 
-from ..integration.grace import GRACE
+from ..grace import GRACE
 from ..integration.table_bundle import right_table, seal, write_bundle
 from ..integration.table_targets import reference_tokens
 

@@ -23,7 +23,7 @@ from draftwire.cloud_verifier.targets.target import Target
 from draftwire.protocol.codes import SUBPROTOCOL
 from draftwire.protocol.messages import Limits
 
-from .grace import GRACE
+from ..grace import GRACE
 from .running_verifier import RunningVerifier
 from .table_targets import HeldTarget, endless_table
 

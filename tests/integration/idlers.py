@@ -11,8 +11,8 @@ import pytest
 from draftwire.cloud_verifier.service import entrance
 from draftwire.edge_client import AsyncEdgeClient
 
+from ..grace import wait_for
 from .door_rig import GuardedVerifier
-from .grace import wait_for
 from .table_targets import reference_tokens
 
 __all__ = ["Idler", "crowd", "few_places", "generates", "still_open"]

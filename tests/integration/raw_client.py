@@ -13,7 +13,7 @@ from draftwire.protocol.messages import Commit, End, Error, Hello, Message, Open
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.session import Session
 
-from .grace import GRACE
+from ..grace import GRACE
 from .running_verifier import RunningVerifier
 
 __all__ = ["RawClient"]

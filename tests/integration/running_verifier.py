@@ -21,7 +21,7 @@ from draftwire.cloud_verifier.targets.target import Target
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.protocol.messages import Limits, Policy
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .table_targets import HeldTarget, reference_tokens
 
 __all__ = ["PatientScheduler", "RunningVerifier", "honest_stream", "running_verifier"]

@@ -15,7 +15,7 @@ from draftwire.protocol.noise import coupled_choice
 from draftwire.protocol.sampling import SamplingParams, TokenHistory, greedy_token, process_logits
 from numpy.typing import NDArray
 
-from .grace import GRACE
+from ..grace import GRACE
 
 __all__ = ["HeldTarget", "PacedTarget", "RecordingTarget", "endless_table", "reference_tokens"]
 

@@ -19,7 +19,7 @@ from draftwire.protocol.messages import Cancel, Commit, Draft, End, EndReason, E
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.sparse_q import SparseQ
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, honest_stream, running_verifier
 from .table_targets import HeldTarget, reference_tokens

@@ -31,7 +31,7 @@ from draftwire.protocol.errors import (
 from draftwire.protocol.messages import Commit, Error, ErrorCode, Open, Opened
 from draftwire.protocol.session import Session
 
-from .grace import wait_for
+from ..grace import wait_for
 from .one_line import check_one_line
 from .running_verifier import RunningVerifier, honest_stream
 from .scripted_verifier import scripted_verifier, serving, welcome

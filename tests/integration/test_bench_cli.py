@@ -17,7 +17,7 @@ import pytest
 from draftwire.edge_client.cli import main
 from draftwire.edge_client.trace import Trace
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import right_table, seal, write_bundle
 from .table_targets import PacedTarget, endless_table

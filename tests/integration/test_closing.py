@@ -13,7 +13,7 @@ import pytest
 from draftwire.edge_client import AsyncEdgeClient, Degraded, EdgeClient, RoundCompleted
 from draftwire.protocol.errors import DraftwireError
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import PacedTarget, endless_table
 

@@ -13,8 +13,8 @@ from draftwire.cloud_verifier.service.http import Call, Reply, Route, json_reply
 from draftwire.cloud_verifier.service.keys import new_key
 from draftwire.edge_client.transport import Transport
 
+from ..grace import GRACE, wait_for
 from .door_rig import ask, bearer, door_config, guarded_verifier, knock
-from .grace import GRACE, wait_for
 from .idlers import Idler, crowd, few_places, generates, still_open
 
 __all__ = ["few_places"]

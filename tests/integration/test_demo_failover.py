@@ -12,7 +12,7 @@ import pytest
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.edge_client import AsyncEdgeClient, AsyncStream, Result
 
-from .grace import wait_for
+from ..grace import wait_for
 from .running_verifier import running_verifier
 from .verifier_process import serving
 

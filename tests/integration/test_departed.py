@@ -16,7 +16,7 @@ from draftwire.cloud_verifier.targets.target import Target
 from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.messages import Limits
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import HeldTarget, reference_tokens

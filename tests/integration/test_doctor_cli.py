@@ -16,7 +16,7 @@ import pytest
 from draftwire.cloud_verifier.targets.transformers_target import TransformersTarget
 from draftwire.edge_client.wan_relay import WanRelay
 
-from .grace import wait_for
+from ..grace import wait_for
 from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import right_table, seal, write_bundle
 from .table_targets import PacedTarget, endless_table

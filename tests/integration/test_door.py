@@ -24,8 +24,8 @@ from draftwire.protocol.errors import (
 )
 from draftwire.protocol.messages import End, Error, Hello
 
+from ..grace import wait_for
 from .door_rig import GuardedVerifier, ask, bearer, door_config, guarded_verifier, knock
-from .grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import honest_stream
 from .table_targets import HeldTarget, reference_tokens

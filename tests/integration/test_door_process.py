@@ -21,7 +21,7 @@ from draftwire.edge_client.vocabulary_source import fetch_vocabulary
 from draftwire.protocol.errors import AuthenticationError, ConnectionLostError, DraftwireError, VerifierRefusedError
 
 from ..cloud_verifier.service.certificates import Authority
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .table_targets import endless_table, reference_tokens
 
 ALICE, BOB = new_key(), new_key()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .grace import wait_for
+from ..grace import wait_for
 from .running_verifier import RunningVerifier, running_verifier
 from .table_bundle import right_table, write_bundle
 from .table_targets import endless_table

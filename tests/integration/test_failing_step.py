@@ -13,7 +13,7 @@ from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import End, EndReason, Error
 from numpy.typing import NDArray
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import running_verifier
 from .table_targets import HeldTarget, reference_tokens

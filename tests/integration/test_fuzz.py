@@ -27,9 +27,9 @@ from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.transport import Transport
 from draftwire.protocol.errors import ConnectionLostError, VerifierError
 
+from ..grace import wait_for
 from .door_rig import GuardedVerifier, door_config, guarded_verifier
 from .garbage import Garbage
-from .grace import wait_for
 from .table_targets import HeldTarget, reference_tokens
 
 SECONDS = 15.0 * float(os.environ.get("DRAFTWIRE_SOAK", "0")) or 4.0

@@ -11,8 +11,8 @@ from draftwire.cloud_verifier.guardrails.thresholds import Thresholds
 from draftwire.cloud_verifier.service.config import Config, RouteRules
 from draftwire.edge_client import AsyncEdgeClient
 
+from ..grace import wait_for
 from .door_rig import GuardedVerifier, guarded_verifier
-from .grace import wait_for
 from .table_targets import PacedTarget, reference_tokens
 
 ROUTES = Config(routes={name: RouteRules() for name in ("on", "off", "shadow")})

@@ -29,8 +29,8 @@ from draftwire.protocol.errors import InternalVerifierError
 from draftwire.protocol.messages import Commit, Draft, End, Limits, Opened, Policy
 from numpy.typing import NDArray
 
+from ..grace import GRACE, wait_for
 from .door_rig import GuardedVerifier, bearer, door_config, guarded_verifier
-from .grace import GRACE, wait_for
 from .raw_client import RawClient
 from .table_targets import reference_tokens
 

@@ -13,7 +13,7 @@ from draftwire.cloud_verifier.service.peer import PING_INTERVAL, Peer
 from draftwire.edge_client import transport
 from draftwire.protocol.errors import ConnectionLostError
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import endless_table, reference_tokens

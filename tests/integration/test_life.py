@@ -15,7 +15,7 @@ from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.errors import BusyError, ConnectionLostError
 from draftwire.protocol.messages import Open
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import HeldTarget, RecordingTarget, endless_table, reference_tokens

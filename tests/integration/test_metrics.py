@@ -20,7 +20,7 @@ from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import Cancel, Draft, End, EndReason, Error
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, running_verifier
 from .scrape import Scrape, fetch

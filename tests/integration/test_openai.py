@@ -27,7 +27,7 @@ from draftwire.cloud_verifier.targets.transformers_target import TransformersTar
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.protocol.messages import Limits
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import HeldTarget
 from .verifier_process import make_tiny_model

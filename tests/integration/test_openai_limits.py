@@ -13,8 +13,8 @@ import pytest
 from draftwire.cloud_verifier.openai.api import OpenAiApi
 from draftwire.cloud_verifier.service.keys import new_key
 
+from ..grace import GRACE, wait_for
 from .door_rig import GuardedVerifier, door_config, guarded_verifier
-from .grace import GRACE, wait_for
 from .running_verifier import running_verifier
 from .table_targets import HeldTarget, endless_table
 

@@ -12,7 +12,7 @@ from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.protocol.messages import Open
 from draftwire.protocol.sampling import SamplingParams
 
-from .grace import GRACE
+from ..grace import GRACE
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import endless_table, reference_tokens
 

@@ -16,8 +16,8 @@ from draftwire.protocol.messages import Draft, End, Hello, Message, Open
 from draftwire.protocol.sampling import SamplingParams
 from draftwire.protocol.session import Session
 
+from ..grace import GRACE, wait_for
 from ..soak.resources import resources_of
-from .grace import GRACE, wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, honest_stream, running_verifier
 from .table_targets import HeldTarget, endless_table, reference_tokens

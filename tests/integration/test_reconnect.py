@@ -31,8 +31,8 @@ from draftwire.protocol.session import Session
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ..grace import wait_for
 from .chi_squared import fit, joint_distribution, transition_fit
-from .grace import wait_for
 from .lost_verifiers import (
     COUNT,
     MODES,

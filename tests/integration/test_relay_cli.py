@@ -16,7 +16,7 @@ from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.cli import main
 from draftwire.protocol.errors import VerifierUnreachableError
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .running_verifier import running_verifier
 from .table_targets import endless_table, reference_tokens
 

@@ -14,8 +14,8 @@ from draftwire.cloud_verifier.openai.api import OpenAiApi
 from draftwire.protocol.messages import End
 
 from ..cloud_verifier.operations.collector import collector
+from ..grace import GRACE
 from .door_rig import knock
-from .grace import GRACE
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import endless_table

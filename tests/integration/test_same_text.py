@@ -13,7 +13,7 @@ from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.messages import Commit, Draft, End, EndReason, Opened
 from draftwire.protocol.sampling import SamplingParams
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import running_verifier
 from .table_bundle import right_table, write_bundle

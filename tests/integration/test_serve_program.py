@@ -23,7 +23,7 @@ from draftwire.edge_client import AsyncEdgeClient, Result
 from draftwire.protocol.errors import AuthenticationError, VerifierRefusedError
 
 from ..cloud_verifier.service.certificates import Authority
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .scrape import Scrape, fetch
 from .table_bundle import write_bundle
 from .verifier_process import make_tiny_model, serving

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from draftwire.edge_client import AsyncEdgeClient
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .table_targets import endless_table, reference_tokens
 from .test_metrics import Scrape, fetch
 

@@ -12,7 +12,7 @@ import pytest
 from draftwire.cloud_verifier.service.peer import Peer
 from draftwire.edge_client import AsyncEdgeClient, transport
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import HeldTarget, reference_tokens
 

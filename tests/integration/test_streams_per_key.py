@@ -13,8 +13,8 @@ from draftwire.cloud_verifier.service.keys import new_key
 from draftwire.protocol.errors import ErrorCode
 from draftwire.protocol.messages import End, Error
 
+from ..grace import GRACE, wait_for
 from .door_rig import GuardedVerifier, bearer, door_config, guarded_verifier
-from .grace import GRACE, wait_for
 from .raw_client import RawClient
 from .table_targets import HeldTarget, reference_tokens
 

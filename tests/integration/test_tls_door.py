@@ -18,8 +18,8 @@ from draftwire.cloud_verifier.service.keys import new_key
 from draftwire.cloud_verifier.service.tls import Certificate
 
 from ..cloud_verifier.service.certificates import Authority
+from ..grace import GRACE, wait_for
 from .door_rig import door_config, guarded_verifier, upgrade_head
-from .grace import GRACE, wait_for
 from .idlers import crowd, few_places, generates, still_open
 
 __all__ = ["few_places"]

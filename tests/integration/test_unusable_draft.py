@@ -17,7 +17,7 @@ from draftwire.protocol.errors import (
     FingerprintMismatchError,
 )
 
-from .grace import wait_for
+from ..grace import wait_for
 from .one_line import check_one_line
 from .running_verifier import RunningVerifier, honest_stream, running_verifier
 from .table_bundle import right_table, seal, write_bundle

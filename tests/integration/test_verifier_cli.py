@@ -15,7 +15,7 @@ from draftwire.edge_client import AsyncEdgeClient, RoundCompleted
 from draftwire.edge_client.transport import Transport
 from draftwire.protocol.errors import ConnectionLostError, ErrorCode, StreamError, VerifierRefusedError
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .verifier_process import make_tiny_model, program, serving
 
 

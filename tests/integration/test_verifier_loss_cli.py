@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .grace import wait_for
+from ..grace import wait_for
 from .lost_verifiers import faulty
 from .running_verifier import running_verifier
 from .scripted_verifier import scripted_verifier

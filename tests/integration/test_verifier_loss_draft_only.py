@@ -34,7 +34,7 @@ from draftwire.protocol.errors import (
 )
 from draftwire.protocol.messages import Error, Open
 
-from .grace import wait_for
+from ..grace import wait_for
 from .lost_verifiers import COUNT, PROMPT, expected_tokens, faulty
 from .running_verifier import running_verifier
 from .scripted_verifier import scripted_verifier, welcome

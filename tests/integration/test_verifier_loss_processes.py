@@ -14,7 +14,7 @@ from aiohttp import web
 from draftwire.edge_client import AsyncEdgeClient, AsyncStream, EdgeClient, Reconnecting, TextDelta
 from draftwire.protocol.errors import AuthenticationError, ConnectionLostError, VerifierRefusedError
 
-from .grace import wait_for
+from ..grace import wait_for
 from .lost_verifiers import followed
 from .running_verifier import running_verifier
 from .scripted_verifier import serving

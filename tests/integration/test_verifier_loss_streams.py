@@ -16,7 +16,7 @@ from draftwire.protocol.errors import DraftwireError, ErrorCode, InternalVerifie
 from draftwire.protocol.messages import Commit, End, Error, Open, Opened
 from draftwire.protocol.session import Session
 
-from .grace import wait_for
+from ..grace import wait_for
 from .lost_verifiers import COUNT, PROMPT, expected_tokens, followed, paced_table
 from .running_verifier import running_verifier
 from .scripted_verifier import scripted_verifier, welcome

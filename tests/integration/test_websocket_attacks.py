@@ -19,8 +19,8 @@ from draftwire.protocol.frames import encode
 from draftwire.protocol.messages import Cancel, Hello
 from draftwire.protocol.session import Session
 
+from ..grace import GRACE, wait_for
 from .door_rig import GuardedVerifier, ask, door_config, guarded_verifier, knock, upgrade_head
-from .grace import GRACE, wait_for
 from .raw_client import RawClient
 from .running_verifier import honest_stream
 from .table_targets import PacedTarget

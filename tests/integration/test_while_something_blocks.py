@@ -12,7 +12,7 @@ import pytest
 from draftwire.edge_client import AsyncEdgeClient, AsyncStream, EdgeClient, RoundCompleted, TextDelta, device
 from draftwire.protocol.errors import DrafterError, VerifierError
 
-from .grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from .raw_client import RawClient
 from .running_verifier import RunningVerifier, running_verifier
 from .table_targets import HeldTarget, RecordingTarget, endless_table, reference_tokens

@@ -17,7 +17,7 @@ from draftwire.protocol.messages import Commit, Draft, Open, Opened, Policy
 from draftwire.protocol.sampling import SamplingParams
 from numpy.typing import NDArray
 
-from .grace import wait_for
+from ..grace import wait_for
 from .raw_client import RawClient
 from .running_verifier import PatientScheduler, running_verifier
 from .table_targets import endless_table

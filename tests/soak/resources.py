@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..integration.grace import GRACE
+from ..grace import GRACE
 from ..integration.scrape import Scrape, fetch
 
 

@@ -13,7 +13,7 @@ from draftwire.edge_client import AsyncEdgeClient
 from draftwire.edge_client.wan_relay import WanRelay
 from draftwire.protocol.errors import DraftwireError
 
-from ..integration.grace import wait_for
+from ..grace import wait_for
 from ..integration.verifier_process import port_of, serving
 from .resources import nothing_left, resources_of
 

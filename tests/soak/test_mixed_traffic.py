@@ -17,7 +17,7 @@ from draftwire.edge_client.transport import Transport
 from draftwire.edge_client.wan_relay import Conditions, WanRelay
 from draftwire.protocol.errors import DraftwireError
 
-from ..integration.grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from ..integration.verifier_process import port_of, serving, serving_table
 from .resources import Resources, nothing_left, resources_of
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from draftwire.edge_client import AsyncEdgeClient
 from draftwire.protocol.errors import BusyError
 
-from ..integration.grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from ..integration.verifier_process import port_of, serving, serving_table
 
 PLACES, LINE = 8, 8

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from draftwire.edge_client import AsyncEdgeClient
 
-from ..integration.grace import GRACE, wait_for
+from ..grace import GRACE, wait_for
 from ..integration.table_targets import endless_table, reference_tokens
 from ..integration.verifier_process import serving_table
 

@@ -14,6 +14,8 @@ from draftwire.cloud_verifier.service.http import Call, Reply, Visitor
 from draftwire.cloud_verifier.targets.table_target import TableTarget
 from draftwire.protocol.messages import Limits
 
+from ...grace import GRACE
+
 __all__ = ["LIMITS", "TEMPLATE", "Caller", "calling", "content", "endless", "events_of"]
 
 LIMITS = Limits(max_context=600, max_streams=8, max_message_bytes=65536, max_draft_tokens=64, max_backlog=24)
@@ -25,7 +27,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}a {% endif %}"
 )
 """Needs letters and spaces alone, which a table target of 40 tokens has."""
-GRACE = 60.0
 
 
 def endless(*, template: str | None = TEMPLATE, **options: Any) -> TableTarget:

@@ -11,7 +11,7 @@ import pytest
 from draftwire.cloud_verifier.operations.log_sinks import Sink
 from draftwire.cloud_verifier.operations.log_writer import LogWriter
 
-GRACE = 60.0
+from ...grace import GRACE
 
 
 class Lines:
